@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("src/calibrant", "tests", "benchmarks", "tools")
 REFUSED = frozenset(
     """
-    alone along apart asked beside better big both called came chosen done each enough entered far few found
+    alone along apart asked beside better big both called came done each enough entered far few found
     front given good got happened having held here honest judged judging keep keeping kept kin known large made many
     mass more most much narrow near none one ones only other others own owns plain put said say seen shown small some
     such sure taken tell telling that there these thing things those told usual way ways what which who whole whom

@@ -171,6 +171,18 @@ PRESENCE = replace(
     classes=("absent", "present"),
 )
 
+# Of pairs in one order. A fit sees both orders, so that it learns no preference for either
+PREFERENCE = replace(
+    TOP_CLASS,
+    kind="preferred",
+    title="the chosen one of a pair has the higher score",
+    outcome="ranked correctly",
+    population="pairs",
+    unit="pair",
+    compared_metrics=(*SCORE_METRICS, "ece", "adaptive_ece"),
+    classes=("rejected", "chosen"),
+)
+
 BINARY_KINDS = (CORRECTNESS, MATCH, PRESENCE)
 KIND_BY_COLUMN = {column: event.kind for event in BINARY_KINDS for column in event.table_columns}
 BINARY_EVENTS = tuple(event.classes for event in BINARY_KINDS if event.classes is not None)
@@ -185,9 +197,10 @@ def describe_event(selector: EventSelector, k: int, names: tuple[str, ...] | Non
     Args:
         selector: The event to evaluate.
         k: Number of classes.
-        names: Class names, by which the events of `BINARY_KINDS` are recognized.
+        names: Class names, by which the events of `BINARY_KINDS` and pairs are recognized.
     """
-    binary_kind = next((event for event in BINARY_KINDS if selector == 1 and event.classes == names), None)
+    kinds = (event for event in (*BINARY_KINDS, PREFERENCE) if (event.selector, event.classes) == (selector, names))
+    binary_kind = next(kinds, None)
     event = binary_kind or (TOP_CLASS if selector == "top" else ONE_CLASS)
     name = quote(names[selector]) if names and isinstance(selector, int) else f"class {selector}"
     templates = {field.name: getattr(event, field.name) for field in fields(event) if field.type is str}  # all texts
@@ -197,6 +210,11 @@ def describe_event(selector: EventSelector, k: int, names: tuple[str, ...] | Non
         return _without_metric(described, "classwise_ece")  # which is the ECE of both classes alike
     described = replace(described, hint="")
     return _without_metric(described, "auroc") if event is ONE_CLASS else described
+
+
+def default_selector(selector: EventSelector, k: int, names: tuple[str, ...] | None = None) -> EventSelector:
+    """Return the event of reports: class 1 of two classes instead of "top", except for pairs."""
+    return 1 if selector == "top" and k == 2 and names != PREFERENCE.classes else selector
 
 
 def _without_metric(event: EventKind, name: str) -> EventKind:

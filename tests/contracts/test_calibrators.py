@@ -14,6 +14,7 @@ from calibrant.registry import CALIBRATORS
 CAPABILITIES = {name: calibrators.capabilities(CALIBRATORS[name]) for name in CALIBRATORS}
 UNLEARNED = {name for name, promised in CAPABILITIES.items() if not promised.repairs_overconfidence}
 BINARY = {name for name, promised in CAPABILITIES.items() if promised.num_classes == 2}
+ZERO_BINS = {"HistogramBinning", "TopLabelBinning"}  # a bin without a right or wrong example has an accuracy of 0 or 1
 QUICK = {  # the same methods with less work
     "Auto": "Auto(folds=2)",
     "PriorShift": "PriorShift(calibrator='Temperature')",
@@ -54,6 +55,39 @@ def k(name) -> int:
 
 def test_every_class_declares_its_capabilities(name):
     assert isinstance(CALIBRATORS[name].capabilities, calibrators.Capabilities)
+
+
+@pytest.mark.parametrize(("k", "of"), [(4, "top"), (2, "top"), (2, 1)])
+def test_classes_are_treated_alike_where_promised(name, k, of):
+    """Permuted logits then give permuted results. Every other fit learns that some classes are more frequent."""
+    if name in BINARY and k > 2:
+        return
+    data, z = draw(300, k, 10), draw(50, k, 11).logits
+    fitted = fit(name, Predictions(data.logits + torch.arange(k), data.labels, of=of))
+    order = torch.arange(k).roll(1)
+    is_alike = torch.allclose(fitted(z[:, order]).softmax(-1), fitted(z).softmax(-1)[:, order], atol=1e-9)
+    assert calibrators.treats_classes_alike(fitted) == is_alike
+
+
+def test_fits_to_pairs_are_antisymmetric(name):
+    g = torch.Generator().manual_seed(12)
+    margins, rejected = torch.randn(2, 150, dtype=torch.float64, generator=g)
+    fitted = fit(name, Predictions.from_pairs(rejected + margins + 0.5, rejected))
+    z = 2 * torch.randn(50, 2, dtype=torch.float64, generator=g)
+    torch.testing.assert_close(fitted(z).softmax(1), fitted(z.flip(1)).softmax(1).flip(1), atol=1e-6, rtol=0)
+
+
+def test_a_class_without_labels_keeps_a_finite_probability(name, k):
+    """Dirichlet gave it e^-18,000, and affine maps a probability that depended on where the search ended."""
+    data, fresh = draw(300, k, 13), draw(300, k, 14, scale=1.5)
+    data = data[data.labels != 1]
+    fitted = fit(name, data)
+    if name != "Identity":
+        assert fitted.certificate.absent == 1
+    if name not in ZERO_BINS:
+        log_p = fitted(fresh.logits).log_softmax(-1)
+        assert bool(log_p.isfinite().all())
+        assert float(log_p.min()) > -100  # FocalMap has the lowest, -43
 
 
 def test_overconfidence_is_repaired_or_not_promised(name, k):

@@ -15,8 +15,9 @@ from calibrant.assessment._evaluation import (
     evaluate_fits,
     measure_as_planned,
 )
+from calibrant.assessment._label_remarks import fitting_remarks
 from calibrant.assessment._measure import Measurement
-from calibrant.assessment._plan import EvaluationData, Plan, plan_assessment
+from calibrant.assessment._plan import EvaluationData, Plan, keep_applicable, plan_assessment
 from calibrant.assessment._results import AssessmentData
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, check_tolerance
 from calibrant.backend.threads import thread_limit
@@ -86,7 +87,8 @@ def assess(
 ) -> Assessment:
     """Fit calibrators on `val`, evaluate them on `test`, and select the one with the lowest NLL on held-out folds.
 
-    The selection uses only `val`. If both data sets have class names, these must be the same, in any order.
+    The selection uses only `val`. If both data sets have class names, these must be the same, in any order. If all
+    labels of `val` are of one class, only calibrators that treat all classes alike are assessed.
 
     Args:
         val: Predictions to fit on.
@@ -106,7 +108,8 @@ def assess(
         progress: Function that is called with a text before each step.
 
     Raises:
-        InputError: A calibrator would be evaluated on the data it was fitted on, or the data sets do not match.
+        InputError: A calibrator would be evaluated on the data it was fitted on, the data sets do not match, or a
+            calibrator that learns the frequencies of classes is chosen for labels of one class.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> z = torch.randn(2000, 3, generator=g)
@@ -131,6 +134,7 @@ def assess(
             on_progress=on_progress,
         )
         fits = {c.name: c.fit(plan.val, plan.on_progress) for c in plan.candidates}
+        plan, fits = keep_applicable(plan, fits)
         evaluation = evaluate_fits(plan, fits)
         choice = choose_calibrator(plan, fits, evaluation)
         return _build_assessment(plan, fits, evaluation, choice)
@@ -157,6 +161,7 @@ def _build_assessment(plan: Plan, fits: dict[str, Any], evaluation: Evaluation, 
         protocol=_describe_protocol(plan, evaluation.data) + plan.guard.report,
         fitting_data=plan.val,
         is_cross_fitted=plan.test is None,
+        remarks=tuple(dict.fromkeys([*fitting_remarks(plan.val, plan.event), *evaluation.uncalibrated.remarks])),
     )
     # A loss of accuracy counts if the whole interval of the change is below 0; there are no changes for a single row
     if not any(row.name == "accuracy" and row.high < 0 for row in changes or ()):

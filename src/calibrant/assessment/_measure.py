@@ -12,6 +12,7 @@ from torch import Tensor
 from calibrant import calibrators, metrics
 from calibrant._text import format_percent
 from calibrant._validation import check_level
+from calibrant.assessment._label_remarks import find_only_class, only_class_remark
 from calibrant.assessment._results import MeasurementData, Row, metric_info
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict, check_tolerance
 from calibrant.events import PRESENCE, EventKind, describe_event
@@ -262,6 +263,7 @@ def _build_measurement(
     *,
     tolerance: float,
     num_impossible: float,
+    observed_frequency: Interval,
     **data: Any,
 ) -> Measurement:
     """Decide the verdict, add notes and texts to the rows, and leave out NaN rows that were not requested.
@@ -292,12 +294,18 @@ def _build_measurement(
         return NO_NLL_INTERVAL if row.name == "nll" and math.isinf(row.high) else row.note
 
     visible = [row for row in rows if row.name in requested or not math.isnan(row.value)]
+    only_class, remarks = find_only_class(source, event, observed_frequency), find_data_problems(len(source), rows)
+    if only_class is not None:
+        n = source.num_examples if isinstance(source, Predictions) else len(source)
+        remarks = (only_class_remark(only_class, source.class_names, event, n, source.k), *remarks)
     return Measurement(
         source=source,
         rows=tuple(replace(row, info=metric_info(event, row.name), note=note(row)) for row in visible),
         event=event,
         verdict=verdict,
-        remarks=find_data_problems(len(source), rows),
+        observed_frequency=observed_frequency,
+        remarks=remarks,
+        only_class=only_class,
         **data,
     )
 

@@ -1,7 +1,7 @@
 """Check and resolve the inputs of an assessment before anything is fitted."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,13 @@ from calibrant import registry
 from calibrant.assessment._candidates import CandidateCalibrator, Progress, default_calibrators, resolve_candidates
 from calibrant.assessment._measure import as_list, measure, select_event
 from calibrant.assessment._overlap import OverlapGuard
+from calibrant.calibrators import treats_classes_alike
 from calibrant.events import EventKind, describe_event
 from calibrant.metrics import Summary, fits_summary
 from calibrant.predictions import Predictions
+from calibrant.types import InputError
 
+MIN_OTHER_LABELS = 0.1  # expected by a fit to labels of one class that is separable
 EvaluationData = Predictions | Iterable[Predictions] | str | Path | None
 
 
@@ -89,3 +92,42 @@ def plan_assessment(
         guard=guard,
         on_progress=on_progress,
     )
+
+
+def keep_applicable(plan: Plan, fits: Mapping[str, Any]) -> tuple[Plan, dict[str, Any]]:
+    """Return the plan and the fits without calibrators that labels of one class cannot be fitted to.
+
+    These are calibrators that learn the frequencies of classes, which they would make 0 and 1, and, unless requested,
+    those whose fit has no finite optimum and calls other labels impossible. Calibrators that were fitted before, to
+    other data, stay.
+
+    Raises:
+        InputError: If the requested calibrator is among them, or no other is left.
+    """
+    if not plan.val.has_one_class:
+        return plan, dict(fits)
+
+    def is_applicable(name: str, is_loaded: bool) -> bool:
+        """Return whether a calibrator stays."""
+        certificate = getattr(fits[name], "certificate", None)
+        # The total NLL is about the number of other labels that the calibrator expects among so many examples
+        is_certain = (
+            certificate is not None
+            and certificate.separable
+            and certificate.nll_after * plan.val.total_weight < MIN_OTHER_LABELS
+        )
+        is_refused = is_certain and name != plan.requested_name
+        return is_loaded or (treats_classes_alike(fits[name]) and not is_refused)
+
+    candidates = [c for c in plan.candidates if is_applicable(c.name, c.fitted is not None)]
+    names = {c.name for c in candidates}
+    if not names or plan.requested_name not in (None, *names):
+        refused = plan.requested_name or ", ".join(fits)
+        raise InputError(
+            f"Expected labels of several classes to fit {refused}, got one class. Try Auto or SmoothedTemperature, "
+            "which treat all classes alike.",
+            code="one_class",
+        )
+    held_out = [c for c in plan.held_out_candidates if c.name in names]
+    applicable = {name: fitted for name, fitted in fits.items() if name in names}
+    return replace(plan, candidates=candidates, held_out_candidates=held_out), applicable

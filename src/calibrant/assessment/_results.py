@@ -111,7 +111,8 @@ class MeasurementData:
     observed_frequency: Interval
     compute_classes: Callable[[], Classes | None] = field(repr=False)
     verdict: Verdict
-    remarks: tuple[str, ...] = ()  # sentences about likely mistakes in the data
+    remarks: tuple[str, ...] = ()  # sentences about likely mistakes in the data, and labels of a single class
+    only_class: int | None = None  # the class that all labels are of, None if there are several or it is not known
     group_by: Literal["groups", "row_groups"] = "groups"  # column whose values are `groups`
 
     @property
@@ -296,6 +297,7 @@ class AssessmentData:
     protocol: str  # sentences about the data that calibrators were fitted and evaluated on
     fitting_data: Predictions
     is_cross_fitted: bool  # whether the folds of the fitting data are the evaluation data
+    remarks: tuple[str, ...] = ()  # sentences about the classes of the labels, and likely mistakes in the data
     accuracy_preserving: str | None = None  # an alternative if the selected calibrator significantly loses accuracy
 
     @property
@@ -389,7 +391,7 @@ class AssessmentData:
             if records:
                 content[key] = records
         content["verdict"] = {"before": asdict(self.uncalibrated.verdict), "after": asdict(self.calibrated.verdict)}
-        content["notes"] = list(self.uncalibrated.remarks)
+        content["notes"] = list(self.remarks)
         data = [data_source("fitted", self.fitting_data), self.uncalibrated.describe_source("judged")]
         content["provenance"] = provenance(source, data=data, calibrators=[])
         return json.dumps(encode_nonfinite(content), indent=1, allow_nan=False) + "\n"

@@ -23,12 +23,12 @@ PLAIN_TEXT_COLUMNS = 120
 def measurement_text(measurement: MeasurementData) -> Group:
     """Return the table of metrics, the tables of groups and the answers, for rich to print."""
     return Group(
+        *map(escape_markup, measurement.remarks),
         _metrics_table({"value": measurement}),
         Text(),
         *_group_tables({"": measurement}),
         f"[bold]{escape_markup(expert_text.headline(measurement))}[/bold]",
         *map(_answer_line, measurement_answers(measurement)),
-        *map(escape_markup, measurement.remarks),
         f"[dim]{escape_markup(expert_text.event_sentence(measurement))}[/dim]",
     )
 
@@ -38,6 +38,7 @@ def assessment_text(assessment: AssessmentData) -> Group:
     before = assessment.uncalibrated
     measurements = {"before": before} | ({} if assessment.is_identity else {"after": assessment.calibrated})
     return Group(
+        *map(escape_markup, assessment.remarks),
         _metrics_table(measurements),
         Text(),
         *([_calibrators_table(assessment), Text()] if len(assessment.measurements) > 1 else []),
@@ -45,7 +46,6 @@ def assessment_text(assessment: AssessmentData) -> Group:
         *_group_tables(measurements),
         f"[bold]{escape_markup(expert_text.headline(before))}[/bold]",
         *map(_answer_line, assessment_answers(assessment)),
-        *map(escape_markup, before.remarks),
         f"[dim]{escape_markup(assessment.protocol)}[/dim]",
         f"[dim]{escape_markup(expert_text.event_sentence(before))}[/dim]",
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from calibrant._text import display_name, format_percent, join_names
 from calibrant._validation.weights import FRACTIONS_NOTE, IMPORTANCE
+from calibrant.assessment._label_remarks import class_label
 from calibrant.assessment._results import AssessmentData, MeasurementData
 from calibrant.backend.solvers import Certificate
 from calibrant.events import quote
@@ -30,8 +31,13 @@ DIRECTION_OPENINGS = {"over": "Too high.", "under": "Too low.", None: "No clear 
 
 
 def headline(measurement: MeasurementData) -> str:
-    """Return the verdict in a few words: the direction and size of the error, or the status and deviating groups."""
+    """Return the verdict in a few words: the direction and size of the error, or the status and deviating groups.
+
+    If the evaluated class always or never occurs, because all labels are of one class, say so instead.
+    """
     event, verdict, groups = measurement.event, measurement.verdict, measurement.groups
+    if measurement.only_class is not None and event.kind == "class":  # which always or never occurs
+        return f"Every label is {class_label(measurement.only_class, measurement.names)}"
     if verdict.direction:
         return capitalize(f"{event.headline(verdict.direction)} by {gap_points(measurement)} points")
     text = capitalize(HEADLINES[verdict.status].format(scores=event.scores))

@@ -33,7 +33,7 @@ from calibrant.assessment.expert_text import (
     headline,
 )
 from calibrant.decisions import NetBenefit, decision_loss, net_benefit
-from calibrant.events import BINARY_EVENTS
+from calibrant.events import BINARY_EVENTS, PREFERENCE
 from calibrant.metrics import Curve, Difference, MetricInfo
 from calibrant.metrics.curves import risk_coverage_of
 from calibrant.predictions import Predictions
@@ -54,7 +54,7 @@ def measurement_page(measurement: MeasurementData, extra_facts: Mapping[str, str
         *_detail_sections(measurements),
     ]
     lead = f"{measurement.n:,} {measurement.population}; no calibrator was fitted. {event_sentence(measurement)}"
-    leads = [lead, *measurement.remarks]
+    leads = [*measurement.remarks, lead]
     tiles = _tiles(measurement, measurement, measurement["nll"].interval)
     return report.page(headline(measurement), leads, sections, facts, kicker=KICKER, tiles=tiles)
 
@@ -86,33 +86,37 @@ def assessment_page(
         ),
     ]
     lead = f"{before.n:,} {before.population}. {assessment.protocol} {event_sentence(before)}"
-    leads = [lead, *before.remarks]
+    leads = [*assessment.remarks, lead]
     tiles = _tiles(before, after, "" if assessment.is_identity else f"with {assessment.chosen_label}")
     return report.page(headline(before), leads, sections, facts, kicker=KICKER, tiles=tiles)
 
 
 def measurement_notebook_html(measurement: MeasurementData) -> str:
     """Return the notebook cell of a measurement."""
-    return _notebook_html(measurement, measurement_answers(measurement), {"value": measurement}, {})
+    answers = measurement_answers(measurement)
+    return _notebook_html(measurement, measurement.remarks, answers, {"value": measurement}, {})
 
 
 def assessment_notebook_html(assessment: AssessmentData) -> str:
     """Return the notebook cell of an assessment."""
     answers, changes = assessment_answers(assessment), assessment.changes_by_metric
-    return _notebook_html(assessment.uncalibrated, answers, _label_measurements(assessment), changes)
+    return _notebook_html(
+        assessment.uncalibrated, assessment.remarks, answers, _label_measurements(assessment), changes
+    )
 
 
 def _notebook_html(
     measurement: MeasurementData,
+    remarks: Sequence[str],
     answers: Sequence[Answer],
     measurements: LabeledMeasurements,
     changes: Mapping[str, Difference],
 ) -> str:
-    """Return the headline, the answers and the table of metrics for a notebook cell."""
+    """Return the headline, the remarks, the answers and the table of metrics for a notebook cell."""
     parts = [
         report.render("<h3>{}</h3>", report.typeset(headline(measurement))),
+        *(report.render("<p>{}</p>", report.typeset(remark)) for remark in remarks),
         *(report.render("<p><b>{}</b> {}</p>", answer.question, report.typeset(answer.text)) for answer in answers),
-        *(report.render("<p>{}</p>", report.typeset(remark)) for remark in measurement.remarks),
         _tables.metrics_table(measurements, changes, plain_words=False),
     ]
     return report.reveal_hidden_characters(report.join_html(parts))
@@ -213,7 +217,7 @@ def _row_group_section(measurements: LabeledMeasurements) -> report.Section | No
 def _class_section(measurements: LabeledMeasurements) -> report.Section | None:
     """Return the section on classes, or None if the two classes are one event or there is no table of classes."""
     first = next(iter(measurements.values()))
-    if first.names in BINARY_EVENTS or first.classes is None:
+    if first.names in (*BINARY_EVENTS, PREFERENCE.classes) or first.classes is None:
         return None
     class_tables = [m.classes for m in measurements.values() if m.classes is not None]
     explanation = (

@@ -48,6 +48,7 @@ class Certificate:
     clipped: int = 0  # examples with a probability of 0, replaced by a tiny one because the map needs finite logits
     classes: Annotated[int, Range(ge=0, le=10**7)] = 0  # of the predictions it was fitted on, 0 if unknown
     gap: float = 0.0  # estimated distance from the optimum of the family in the criterion, by search and ridge
+    absent: Annotated[int, Range(ge=0, le=10**7)] = 0  # classes without a label in the predictions it was fitted on
 
     @property
     def is_optimal(self) -> bool:
@@ -84,6 +85,11 @@ class Certificate:
             parts.append(f"about {self.gap:.1g} above the optimum")
         if self.clipped:
             parts.append(f"probability 0 clipped in {self.clipped} examples")
+        if self.absent:
+            is_single = self.absent == self.classes - 1
+            parts.append(
+                "all labels of one class" if is_single else f"no label of {self.absent} of {self.classes} classes"
+            )
         return ", ".join([*parts, f"{self.iterations} passes"])
 
 

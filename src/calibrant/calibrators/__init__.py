@@ -28,7 +28,13 @@ from calibrant.calibrators import (
 )
 from calibrant.calibrators._affine import *
 from calibrant.calibrators._affine import MAX_MATRIX_CLASSES
-from calibrant.calibrators._apply import Capabilities, capabilities, num_classes, preserves_argmax
+from calibrant.calibrators._apply import (
+    Capabilities,
+    capabilities,
+    num_classes,
+    preserves_argmax,
+    treats_classes_alike,
+)
 from calibrant.calibrators._auto import *
 from calibrant.calibrators._binary import *
 from calibrant.calibrators._binning import *
@@ -67,6 +73,7 @@ __all__ = [
     "preserves_argmax",
     "register",
     "save",
+    "treats_classes_alike",
 ]
 __all__ += _affine.__all__
 __all__ += _auto.__all__

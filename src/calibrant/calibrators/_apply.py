@@ -34,6 +34,9 @@ class Capabilities:
     num_classes: int | Callable[[Any], int] = certified_classes  # number of classes that it accepts, 0 for any
     repairs_overconfidence: bool = True  # whether its fit lowers the Brier score of overconfident predictions
     takes_groups: bool = False  # maps each group differently
+    # Whether permuted logits give permuted results, so that the fit learns no frequencies of classes, which the labels
+    # of a single class would make 0 and 1. For two classes, p(a beats b) = 1 - p(b beats a)
+    treats_classes_alike: bool | Callable[[Any], bool] = False
     is_differentiable: bool = True  # False for step functions
     exports: tuple[str, ...] = NETWORK_EXPORTS  # beside numpy, which takes every calibrator that has a map there
 
@@ -52,6 +55,12 @@ def num_classes(calibrator: Any) -> int:
 def preserves_argmax(calibrator: Any) -> bool:
     """Return whether a fitted calibrator, as its class promises, never changes a predicted class."""
     promised = capabilities(calibrator).preserves_argmax
+    return promised if isinstance(promised, bool) else promised(calibrator)
+
+
+def treats_classes_alike(calibrator: Any) -> bool:
+    """Return whether a fitted calibrator, as its class promises, maps permuted logits to permuted results."""
+    promised = capabilities(calibrator).treats_classes_alike
     return promised if isinstance(promised, bool) else promised(calibrator)
 
 

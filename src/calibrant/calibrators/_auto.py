@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid
 from calibrant.backend.lbfgs import Minimum
 from calibrant.backend.solvers import Certificate, fit_mixture, newton
 from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE
-from calibrant.calibrators._apply import Capabilities, calibrator_call, preserves_argmax
+from calibrant.calibrators._apply import Capabilities, calibrator_call, preserves_argmax, treats_classes_alike
 from calibrant.calibrators._families import (
     FAMILIES,
     MIN_STACKING_EXAMPLES,
@@ -77,6 +77,8 @@ class Auto:
       above theirs, plus $\log(1 + 1/n)$ because they are smoothed by one uniform example in n.
     - For two classes, log-odds outside the range of the fitting data are extrapolated with a slope of at most 1.
 
+    If all labels are of one class, only members that treat classes alike are fitted.
+
     Candidates for which the data are too few are left out, and so is a matrix that would take minutes (always above
     562 classes); `left_out` has the reasons. Members with a weight below 0.001 are dropped. `print` shows the weights,
     the out-of-fold NLL and the estimated gain. (Stacking: Wolpert 1992, van der Laan et al. 2007; mixtures of log-odds:
@@ -89,7 +91,12 @@ class Auto:
     left_out: tuple[str, ...] = ()  # families that were not tried, and why
     ends: tuple[float, float] = (-MAX_LOG_ODDS, MAX_LOG_ODDS)  # range of log-odds of the fitting data and 0
     certificate: Certificate | None = None
-    capabilities = Capabilities(preserves_argmax=lambda stack: all(map(preserves_argmax, stack.members)))
+    capabilities = Capabilities(
+        preserves_argmax=lambda stack: all(map(preserves_argmax, stack.members)),
+        treats_classes_alike=lambda stack: (
+            all(map(treats_classes_alike, stack.members)) and stack.ends[0] == -stack.ends[1]
+        ),
+    )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -226,9 +233,11 @@ def _eligible_families(
     """Return the families to try, and the reasons for leaving out others.
 
     A family of another number of classes, or one that may change predicted classes although `accuracy_preserving`
-    forbids it, is left out without a reason. Required families are always tried.
+    forbids it, is left out without a reason. Required families are always tried. With labels of one class, the families
+    that learn frequencies of classes are left out.
     """
     n, k = p.logits.shape
+    has_one_class = p.has_one_class
     tried, left_out = list[CalibratorFamily](), list[str]()
     for family in FAMILIES:
         description = f"{family.name}: {p.total_weight:.6g} examples of {k} classes"
@@ -236,6 +245,8 @@ def _eligible_families(
             continue
         if family in REQUIRED_FAMILIES:
             tried.append(family)
+        elif has_one_class and not family.treats_classes_alike:
+            left_out.append(f"{family.name}: all labels are of one class, whose frequency it would learn")
         elif p.total_weight < family.min_examples(k):
             left_out.append(f"{description}, needs {family.min_examples(k)}")
         elif num_units(p) < folds:
@@ -275,9 +286,13 @@ def _log_odds(logits: Tensor) -> Tensor:
 
 
 def _log_odds_range(p: Predictions) -> tuple[float, float]:
-    """Return the smallest and the largest log-odds of class 1 in the data, extended to include 0."""
+    """Return the smallest and the largest log-odds of class 1 in the data, extended to include 0.
+
+    With labels of one class they are extended to a symmetric range, so that the classes are treated alike.
+    """
     log_odds = _log_odds(p.logits)
-    return min(float(log_odds.min()), 0.0), max(float(log_odds.max()), 0.0)
+    low, high = min(float(log_odds.min()), 0.0), max(float(log_odds.max()), 0.0)
+    return (min(low, -high), max(high, -low)) if p.has_one_class else (low, high)
 
 
 def _prior_weights(families: Sequence[CalibratorFamily], log_p: Tensor, p: Predictions) -> Tensor:

@@ -35,7 +35,9 @@ from calibrant.types import Count, FiniteVector, InputError, Logits, PerBin, Ran
 __all__ = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "TopLabelBinning"]
 
 MIN_PRIOR_MEAN = 1e-6  # of an accuracy, because Beta(0, b) is no distribution
-BINNING_CAPABILITIES = Capabilities(num_classes=binned_num_classes, exports=())
+BINNING_CAPABILITIES = Capabilities(
+    num_classes=binned_num_classes, exports=(), treats_classes_alike=lambda fitted: fitted.of == "top"
+)
 
 
 @CALIBRATORS.register

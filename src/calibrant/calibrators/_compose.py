@@ -8,7 +8,14 @@ from typing import Any
 import torch
 
 from calibrant.backend.solvers import Certificate, worst_status
-from calibrant.calibrators._apply import Capabilities, calibrator_call, num_classes, preserves_argmax, restore_argmax
+from calibrant.calibrators._apply import (
+    Capabilities,
+    calibrator_call,
+    num_classes,
+    preserves_argmax,
+    restore_argmax,
+    treats_classes_alike,
+)
 from calibrant.calibrators._fitting import Solution, fit_function, fit_method, has_parameter, status_of
 from calibrant.predictions import Predictions, apply_calibrator
 from calibrant.predictions.folds import map_out_of_fold
@@ -35,6 +42,7 @@ class Chain:
     capabilities = Capabilities(
         preserves_argmax=lambda chain: preserves_argmax(chain.first) and preserves_argmax(chain.second),
         num_classes=lambda chain: num_classes(chain.first) or num_classes(chain.second),
+        treats_classes_alike=lambda chain: treats_classes_alike(chain.first) and treats_classes_alike(chain.second),
     )
 
     @classmethod

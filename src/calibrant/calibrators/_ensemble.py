@@ -35,7 +35,7 @@ class EnsembleTemperature:
     temperature: PositiveScalar  # float64
     weights: FractionVector  # (3) float64, on the simplex: temperature-scaled, original, uniform
     certificate: Certificate | None = None
-    capabilities = Capabilities(preserves_argmax=True)
+    capabilities = Capabilities(preserves_argmax=True, treats_classes_alike=True)
 
     @classmethod
     @fit_method

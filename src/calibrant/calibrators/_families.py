@@ -39,6 +39,7 @@ class CalibratorFamily:
     name: str
     fit: Callable[[FitInput, Any], Solution[Any]]  # from a warm start or None
     preserves_argmax: bool = False
+    treats_classes_alike: bool = False  # as in `Capabilities`
     parameters: Literal["constant", "vector", "matrix"] = "constant"
     base: str = ""  # name of the family whose output it is fitted to
     handicap: float = 0.0  # penalty in standard errors, for families that overfit
@@ -65,8 +66,13 @@ def _fit_identity(data: FitInput, _: Any) -> Solution[SmoothedTemperature]:
 
 
 REQUIRED_FAMILIES = (
-    CalibratorFamily("as it is", _fit_identity, preserves_argmax=True),
-    CalibratorFamily("SmoothedTemperature", lambda data, _: fit_smoothed_temperature(data), preserves_argmax=True),
+    CalibratorFamily("as it is", _fit_identity, preserves_argmax=True, treats_classes_alike=True),
+    CalibratorFamily(
+        "SmoothedTemperature",
+        lambda data, _: fit_smoothed_temperature(data),
+        preserves_argmax=True,
+        treats_classes_alike=True,
+    ),
 )
 _Binary = partial(CalibratorFamily, classes="two")
 _Multiclass = partial(CalibratorFamily, classes="more")
@@ -80,7 +86,7 @@ FAMILIES = (
     _Binary("Beta", lambda data, _: fit_beta(data.p), handicap=1.0),
     _Binary("Quadratic", lambda data, _: fit_quadratic(data.p), handicap=1.0),
     _Binary("VennAbers", lambda data, _: fit_venn_abers(data.p), handicap=math.inf),
-    _Multiclass("Monotone", fit_monotone, preserves_argmax=True),
+    _Multiclass("Monotone", fit_monotone, preserves_argmax=True, treats_classes_alike=True),
     _Multiclass(
         "Monotone then StructuredMatrix",
         _fit_structured_matrix,

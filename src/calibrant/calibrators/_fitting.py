@@ -68,6 +68,7 @@ class Solution(Generic[Fitted]):
             clipped=_count_impossible(p) if self.clips_zeros else 0,
             classes=p.k,
             gap=self.gap,
+            absent=len(p.absent_classes),
         )
         return replace(fitted, certificate=certificate)
 
@@ -76,8 +77,9 @@ def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]
     """Decorate a class method that fits to predictions, so that it also takes logits, labels and weights.
 
     The decorated `fit` checks hyperparameters by name, type and range. It passes on `warm_start`, an earlier fit to
-    start from, leaves out examples of weight 0, scales importance weights to the effective number of examples, and
-    replaces large negative logits that stand for masked classes by -inf (`predictions.masks`).
+    start from, leaves out examples of weight 0, scales importance weights to the effective number of examples, replaces
+    large negative logits that stand for masked classes by -inf (`predictions.masks`), and adds the other order of
+    pairs, so that the fit is antisymmetric.
     """
 
     @wraps(method)
@@ -88,7 +90,7 @@ def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]
             warm_start = {"warm_start": settings.pop("warm_start")} if "warm_start" in settings else {}
             if p.weights is not None and not bool((p.weights > 0).all()):
                 p = p[p.weights > 0]
-            p = replace_masks(p.with_effective_weights())
+            p = replace_masks(p.with_effective_weights()).with_both_orders()
             fitted = method(cls, p, **warm_start, **registry.check_settings(method, settings, cls.__name__))  # pyright: ignore
             fitted = to_device(fitted, "cpu")
             # The digest of the given rows, not of the changed ones, is what `calibrate` compares
@@ -171,7 +173,8 @@ def _fit_arrays(function: Callable[..., Any], name: str, p: Predictions, **warm_
     Raises:
         InputError: For weighted predictions if the fit takes no weights.
     """
-    if p.weights is None:
+    is_weighted, p = p.weights is not None, p.with_both_orders()
+    if not is_weighted:  # both orders of pairs have equal weights then
         return function(p.logits, p.labels, **warm_start)
     if not has_parameter(function, "weights"):
         raise InputError(

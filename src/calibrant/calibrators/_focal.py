@@ -44,7 +44,7 @@ class FocalMap:
 
     gamma: Gamma
     certificate: Certificate | None = None
-    capabilities = Capabilities(preserves_argmax=True, repairs_overconfidence=False)
+    capabilities = Capabilities(preserves_argmax=True, treats_classes_alike=True, repairs_overconfidence=False)
 
     @classmethod
     @fit_method
@@ -76,7 +76,7 @@ class FocalTemperature:
     temperature: PositiveScalar  # float64
     gamma: Annotated[Scalar, Range(gt=-1, lt=math.inf)]  # float64
     certificate: Certificate | None = None
-    capabilities = Capabilities(preserves_argmax=True)
+    capabilities = Capabilities(preserves_argmax=True, treats_classes_alike=True)
 
     @classmethod
     @fit_method

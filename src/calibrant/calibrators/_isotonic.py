@@ -79,7 +79,7 @@ class SharedIsotonic:
     value: FractionVector
     epsilon: PositiveFloat = 1e-9
     certificate: Certificate | None = None
-    capabilities = Capabilities(preserves_argmax=True, is_differentiable=False)
+    capabilities = Capabilities(preserves_argmax=True, is_differentiable=False, treats_classes_alike=True)
 
     @classmethod
     @fit_method

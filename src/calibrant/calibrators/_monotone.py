@@ -47,7 +47,7 @@ class Monotone:
     knots: FiniteVector  # (J) float64, increasing from 0, in nats
     slopes: Annotated[FiniteVector, Range(gt=0)]  # (J) float64
     certificate: Certificate | None = None
-    capabilities = Capabilities(preserves_argmax=True)
+    capabilities = Capabilities(preserves_argmax=True, treats_classes_alike=True)
 
     @classmethod
     @fit_method

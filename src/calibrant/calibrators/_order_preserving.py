@@ -61,7 +61,7 @@ class IntraOrderPreserving:
     knots: ContextKnots  # (2, j) float64, increasing values of x_1 and x_2
     slopes: RankSlopes  # (ranks, 2, j) float64, at these knots
     certificate: Certificate | None = None
-    capabilities = Capabilities(preserves_argmax=True)
+    capabilities = Capabilities(preserves_argmax=True, treats_classes_alike=True)
 
     @classmethod
     @fit_method

@@ -39,7 +39,9 @@ class Spline:
     value: FractionVector  # (m) new confidences
     of: BinnedEvent = "top"
     certificate: Certificate | None = None
-    capabilities = Capabilities(num_classes=binned_num_classes, exports=())
+    capabilities = Capabilities(
+        num_classes=binned_num_classes, exports=(), treats_classes_alike=lambda fitted: fitted.of == "top"
+    )
 
     @classmethod
     @fit_method

@@ -55,7 +55,7 @@ class SmoothedTemperature:
     temperature: PositiveScalar  # float64
     count: PositiveScalar  # float64, number of examples it was fitted on
     certificate: Certificate | None = None
-    capabilities = Capabilities(preserves_argmax=True)
+    capabilities = Capabilities(preserves_argmax=True, treats_classes_alike=True)
 
     @classmethod
     @fit_method

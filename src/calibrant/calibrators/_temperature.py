@@ -43,7 +43,9 @@ TEMPERATURE_GRIDS = {  # temperatures that papers search, in their order
 class Identity:
     """No calibration: returns the logits unchanged. The baseline of every table."""
 
-    capabilities = Capabilities(preserves_argmax=True, num_classes=0, repairs_overconfidence=False)
+    capabilities = Capabilities(
+        preserves_argmax=True, treats_classes_alike=True, num_classes=0, repairs_overconfidence=False
+    )
 
     @classmethod
     @fit_method
@@ -69,7 +71,7 @@ class Temperature:
 
     temperature: PositiveScalar  # float64
     certificate: Certificate | None = None
-    capabilities = Capabilities(preserves_argmax=True)
+    capabilities = Capabilities(preserves_argmax=True, treats_classes_alike=True)
 
     @classmethod
     @fit_method

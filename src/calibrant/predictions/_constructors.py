@@ -19,7 +19,7 @@ from calibrant._validation.names import factorize_samples, group_name_per_sample
 from calibrant._validation.scores import SingleScoreEvidence, clip_rounding, is_single, log_probs
 from calibrant._validation.weights import COUNTS
 from calibrant.backend.threads import thread_limit
-from calibrant.events import BINARY_EVENTS, BINARY_KINDS, PRESENCE
+from calibrant.events import BINARY_EVENTS, BINARY_KINDS, PREFERENCE, PRESENCE
 from calibrant.io.arrays import find_score_and_label_keys
 from calibrant.types import InputError
 
@@ -193,6 +193,28 @@ def fields_from_binary_logits(
         pair = torch.stack([negative_logit, s], 1)
         arguments: Fields = {"of": 1} | options | {"class_names": names}
         return validate_inputs(pair, y, weights, **arguments)
+
+
+def fields_from_pairs(chosen: Any, rejected: Any, weights: Any, **options: Any) -> Fields:
+    """Return the fields of `Predictions.from_pairs` by name, from its arguments, which are validated.
+
+    A pair becomes a row of logits [rejected, chosen] with label 1. A tie is half right: its soft label is [1/2, 1/2].
+    """
+    with thread_limit(num_elements(chosen)):
+        scores = [to_tensor(values, name) for values, name in ((rejected, "rejected"), (chosen, "chosen"))]
+        scores = [s.squeeze(1) if s.ndim == 2 and s.shape[1] == 1 else s for s in scores]
+        shapes = [tuple(s.shape) for s in scores]
+        if scores[0].ndim != 1 or shapes[0] != shapes[1]:
+            raise InputError(
+                f"Expected one score of the chosen and one of the rejected per pair, (n,) each, got {shapes[1]} and "
+                f"{shapes[0]}.",
+                code="shape",
+            )
+        logits = torch.stack([s.to(torch.promote_types(scores[0].dtype, scores[1].dtype)) for s in scores], 1)
+        labels = torch.ones(len(logits), dtype=torch.int64, device=logits.device)
+        fields = validate_inputs(logits, labels, weights, class_names=PREFERENCE.classes, **options)
+        is_tie = logits[:, 0] == logits[:, 1]
+        return _divide_examples(fields, torch.stack([is_tie / 2, 1 - is_tie / 2], 1).double())
 
 
 def fields_from_labels(

@@ -15,18 +15,19 @@ from torch import Tensor
 from calibrant._text import join_names, shorten_list
 from calibrant._validation import resolve_event, validate_inputs
 from calibrant._validation.arrays import num_elements
-from calibrant._validation.weights import IMPORTANCE
+from calibrant._validation.weights import COUNTS, IMPORTANCE
 from calibrant.backend import overlap, softmax
 from calibrant.backend.bins import Events
 from calibrant.backend.softmax import ChunkVisitor, Outcomes
 from calibrant.backend.threads import thread_limit
-from calibrant.events import BINARY_EVENTS, EventSelector
+from calibrant.events import BINARY_EVENTS, PREFERENCE, EventSelector, default_selector
 from calibrant.predictions._apply import calibrate_logits, check_is_calibrator
 from calibrant.predictions._constructors import (
     fields_from_arrays,
     fields_from_binary_logits,
     fields_from_confidence,
     fields_from_labels,
+    fields_from_pairs,
     fields_from_probs,
     fields_from_soft_labels,
 )
@@ -52,7 +53,7 @@ class Predictions:
 
     Logits are any unnormalized log-probabilities; -inf means probability 0. Arrays may be torch, numpy, jax or nested
     lists; they are copied, so later changes to them have no effect. Other sources have their own constructors:
-    `from_probs`, `from_confidence`, `from_binary_logits`, `multilabel`, `from_table` and `load`.
+    `from_probs`, `from_confidence`, `from_binary_logits`, `from_pairs`, `multilabel`, `from_table` and `load`.
 
     Segmentation and token predictions, logits (n, k, d1, ...) with labels (n, d1, ...), become one row per position;
     the positions of one image or text form one cluster unless `clusters` are given.
@@ -225,6 +226,34 @@ class Predictions:
         return cls._construct(fields_from_binary_logits(scores, labels, weights, logits=logits, **options))
 
     @classmethod
+    def from_pairs(cls, chosen: Any, rejected: Any, weights: Any = None, **options: Any) -> "Predictions":
+        r"""Build from the scores of preference pairs, such as those of a reward model.
+
+        The probability that people prefer a to b is $1 / (1 + e^{s_b - s_a})$ (Bradley & Terry 1952). The event is that
+        the chosen one of a pair has the higher score, and its probability that of the higher score; a tie is half
+        right. The chosen one always stands second, which says nothing about new pairs. Every calibrator is therefore
+        fitted to both orders of each pair, with half of the weight each: it learns no bias, and
+        $p(a \succ b) = 1 - p(b \succ a)$. A pair counts once in all numbers of examples.
+
+        Args:
+            chosen: Score of the preferred one of each pair (n,).
+            rejected: Score of the other one (n,).
+            weights: As for `Predictions`.
+            **options: `clusters`, such as the prompt of each pair, and `groups`, as for `Predictions`.
+
+        Raises:
+            InputError: If the scores have different shapes, or are NaN.
+
+        >>> p = Predictions.from_pairs([2.0, 0.5, 1.0], [0.0, 1.5, 1.0])
+        >>> p, p.predicted.tolist()
+        (Predictions(n=3, 4 rows, k=2, float64), [1, 0, 0, 0])
+        >>> from calibrant.metrics import accuracy
+        >>> float(accuracy(p))
+        0.5
+        """
+        return cls._construct(fields_from_pairs(chosen, rejected, weights, **options))
+
+    @classmethod
     def multilabel(
         cls,
         scores: Any,
@@ -376,6 +405,44 @@ class Predictions:
         return len(self) if self.examples is None else len(self.examples.unique())
 
     @property
+    def absent_classes(self) -> tuple[int, ...]:
+        """Classes that no sample with a positive weight belongs to. Pairs have none, as their order is arbitrary."""
+        if self.is_pairs:
+            return ()
+        labels = self.labels if self.weights is None else self.labels[self.weights > 0]
+        counts = torch.bincount(labels, minlength=self.k)
+        return tuple((counts == 0).nonzero().squeeze(1).tolist())
+
+    @property
+    def has_one_class(self) -> bool:
+        """Whether all samples belong to one class, so that they show nothing about the frequencies of classes."""
+        return len(self.absent_classes) == self.k - 1
+
+    @property
+    def is_pairs(self) -> bool:
+        """Whether these are pairs of `from_pairs`, whose label 1 says nothing about new pairs."""
+        if self.class_names != PREFERENCE.classes:
+            return False
+        is_tie = self.logits[:, 0] == self.logits[:, 1]
+        return bool(((self.labels == 1) | is_tie).all())
+
+    def with_both_orders(self) -> "Predictions":
+        """Return each pair in both orders, with half of its weight each, as one cluster. Others stay as they are."""
+        if not self.is_pairs:
+            return self
+        n = len(self)
+        rows = torch.arange(n, device=self.labels.device).repeat(2)
+        weights = torch.ones(n, dtype=torch.float64, device=rows.device) if self.weights is None else self.weights
+        names = ("clusters", "groups", "row_groups", "examples")
+        columns = {name: None if (column := getattr(self, name)) is None else column[rows] for name in names}
+        if self.clusters is None:
+            columns["clusters"] = rows
+        swapped: dict[str, Any] = {"logits": torch.cat([self.logits, self.logits.flip(1)])}
+        swapped |= {"labels": torch.cat([self.labels, 1 - self.labels]), "weights": weights[rows] / 2}
+        swapped |= {"weights_are": COUNTS}  # the halves sum to the weight of the pair, which fits have scaled
+        return self._replace(**swapped, **columns)
+
+    @property
     def shared_clusters(self) -> Tensor | None:
         """The clusters (n) int64, or None if each example is one, as soft labels and importance weights make it."""
         if self.clusters is None:
@@ -441,10 +508,9 @@ class Predictions:
     def with_default_event(self, of: str | int | None = None) -> "Predictions":
         """Return the same samples with the event `of`.
 
-        By default, that is the present event, but class 1 instead of "top" if there are two classes.
+        By default, that is the present event, but class 1 instead of "top" if there are two classes and no pairs.
         """
-        default = 1 if self.of == "top" and self.k == 2 else self.of
-        return self.with_event(default if of is None else of)
+        return self.with_event(default_selector(self.of, self.k, self.class_names) if of is None else of)
 
     def reorder_classes(self, names: Sequence[str] | None) -> "Predictions":
         """Return the same samples with the columns of the logits in the order of `names`, and labels to match.

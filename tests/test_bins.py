@@ -8,7 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.backend.bins import Bins, Events, GroupedScores, assign_bins, equal_width_edges, equal_width_index
+from calibrant.backend.bins import (
+    Bins,
+    Events,
+    GroupedScores,
+    assign_bins,
+    edges_between,
+    equal_width_edges,
+    equal_width_index,
+    unbounded_bin_index,
+)
 from calibrant.backend.softmax import ChunkVisitor, class_probability, outcomes, top_label, visit_probabilities
 
 F = torch.float64
@@ -169,3 +178,29 @@ def test_grouped_scores_hold_all_weight():
     assert by_score.correct.tolist() == [0, 1]
     assert by_score.variance.tolist() == pytest.approx([2 * 0.16, 4 * 0.25])
     assert Events(f64(0.5), f64(1)).by_score.value.tolist() == [0.5]
+
+
+@pytest.mark.parametrize("n", [1, 4, 60])
+def test_undivided_bins_hold_the_examples_that_their_edges_assign(n):
+    g = torch.Generator().manual_seed(n)
+    values = torch.tensor([0.0, 5e-324, 1e-323, 1e-300, 0.2, 0.2 + 1e-14, 0.5, 1 - 1e-12, 1.0], dtype=torch.float64)
+    c = values[torch.randint(0, len(values), (n,), generator=g)]
+    a = torch.randint(0, 2, (n,), generator=g).double()
+    for bins in (1, 2, 5, 15):
+        table = Bins.undivided(bins, GroupedScores.from_scores(c, a))
+        index = unbounded_bin_index(table.edges, c)
+        assert torch.equal(table.count, torch.bincount(index, minlength=bins))
+        assert torch.equal(
+            (table.accuracy * table.count).nan_to_num().round(), torch.bincount(index, a, minlength=bins)
+        )
+        assert (table.edges.diff() >= 0).all()
+        tied = (c[:, None] == c) & (index[:, None] != index)
+        assert not tied.any()
+
+
+def test_edges_lie_between_infinite_neighbors():
+    low = torch.tensor([-torch.inf, 1.0, -torch.inf, 3.0, 5e-324, 0.0], dtype=torch.float64)
+    high = torch.tensor([2.0, torch.inf, torch.inf, 3.0, 1e-323, 5e-324], dtype=torch.float64)
+    edges = edges_between(low, high)
+    assert edges.tolist()[:4] == [1.0, 2.0, 1.0, 3.0]
+    assert ((low <= edges) & (edges < high))[[4, 5]].all()

@@ -1,6 +1,7 @@
 """Binning, isotonic, Venn-Abers and spline calibrators against independent implementations and known truths."""
 
 import math
+import runpy
 from itertools import pairwise
 
 import numpy as np
@@ -25,6 +26,7 @@ from calibrant.calibrators import (
 )
 from calibrant.calibrators._confidence import MIN_TOP_LEAD, replace_confidence
 from calibrant.calibrators._isotonic import _venn_abers_pass
+from calibrant.deployment import export
 
 TOP = [BayesianBinning, HistogramBinning, ScalingBinning, Spline, TopLabelBinning]
 OURS = [*TOP, Isotonic, SharedIsotonic, VennAbers]
@@ -146,7 +148,8 @@ def test_bayesian_binning_averages_its_binnings():
     models = range(max(1, int(n ** (1 / 3) / 10)), int(10 * n ** (1 / 3)) + 1)
     for b in models:
         parts = np.array_split(np.arange(n), b)
-        cuts = [0.0, *[c[max(0, part[-1])] for part in parts[:-1]], 1.0]
+        ends = [part[-1] for part in parts[:-1]]
+        cuts = [0.0, *[(c[i] + c[i + 1]) / 2 for i in ends], 1.0]
         weight, value = 0.0, np.zeros(n)
         for part, low, high in zip(parts, cuts[:-1], cuts[1:], strict=True):
             alpha, beta = 2 / b * (low + high) / 2, 2 / b * (1 - (low + high) / 2)
@@ -207,6 +210,53 @@ def test_guarantee_holds_jointly_for_classes_that_share_bins():
 def test_top_label_binning_needs_two_points_per_bin(over):
     with refused("setting_range"):
         TopLabelBinning.fit(over, points=1)
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        HistogramBinning.fit,
+        lambda p: HistogramBinning.fit(p, scheme="equal_mass"),
+        BayesianBinning.fit,
+        ScalingBinning.fit,
+        TopLabelBinning.fit,
+    ],
+    ids=["equal_width", "equal_mass", "BayesianBinning", "ScalingBinning", "TopLabelBinning"],
+)
+@pytest.mark.parametrize("event", [0, 1])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0, 0.5), (-0.0, 0.5), (1e-300, 0.5), (0.5, 1.0), (0.5, 1 - 1e-16), (0.0, 1.0)]
+)
+def test_tied_probabilities_of_0_and_1_keep_their_frequencies(tmp_path, fit, event, low, high):
+    """A tree says two probabilities: 900 rows have a rare outcome 15 times, and 100 rows 60 times."""
+    often = 0 if low < 0.5 else 1  # the value of the 900 rows
+    x = np.repeat([low, high], [900, 100] if often == 0 else [100, 900])
+    y = (
+        np.r_[np.arange(900) < 15, np.arange(100) < 60]
+        if often == 0
+        else np.r_[np.arange(100) < 60, np.arange(900) < 885]
+    )
+    expected = [1 / 60, 0.6] if often == 0 else [0.6, 59 / 60]
+    columns = [x, 1 - x] if event == 0 else [1 - x, x]
+    p = Predictions.from_probs(np.column_stack(columns), np.where(y, event, 1 - event)).with_event(event)
+    fitted = fit(p)
+    after = fitted(p.logits[[0, -1]])
+    np.testing.assert_allclose(after.exp()[:, event], expected, atol=0.01 if fit == ScalingBinning.fit else 0.001)
+    assert metrics.nll(p.apply(fitted)) < 0.15
+    export(fitted, tmp_path / "map.py")
+    exported = runpy.run_path(str(tmp_path / "map.py"))["probabilities"](p.logits[[0, -1]].numpy())
+    np.testing.assert_allclose(exported, after.exp(), rtol=1e-9)
+
+
+def test_equal_scores_of_top_label_binning_share_their_outcomes():
+    """Whatever the order of the rows, equal scores are in one bin, of which one example is left out as the edge."""
+    z = torch.zeros(120, 2, dtype=torch.float64)
+    z[60:, 0] = 1.0
+    y = torch.tensor([0] * 20 + [1] * 40 + [0] * 45 + [1] * 15)
+    for order in (torch.arange(120), torch.arange(120).flip(0)):
+        fitted = TopLabelBinning.fit(z[order], y[order], points=20)
+        np.testing.assert_allclose(confidence_of_top(fitted, z[[0, -1]]), [1 / 3, 0.75])
+        assert sorted(fitted.count.flatten().tolist())[-2:] == [59, 60]
 
 
 # Isotonic

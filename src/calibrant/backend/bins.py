@@ -473,11 +473,18 @@ class Bins:
         total = by_score.cumulative_weight[-1]
         return cls.from_sums(by_score.value[last], weight, confidence_sum, outcome_sum, total)
 
+    @classmethod
+    def undivided(cls, bins: int, by_score: GroupedScores) -> "Bins":
+        """Divide sorted examples into bins of about equal mass that keep examples of equal confidence together.
 
-def equal_mass_variance(bins: int, by_score: GroupedScores) -> Tensor:
-    """Return, for each of b equal-mass bins, the variance of its number of events if every confidence is true, (b)."""
-    cumulative_weight_and_variance = by_score.cumulative_sums[::3]  # rows 0 and 3, as a view without a copy
-    return _sums_between_cuts(by_score.equal_mass_cuts(bins), cumulative_weight_and_variance)[1]
+        They belong to the bin in which `equal_mass` puts the first of them, so that bins may be empty. The outer edges
+        are 0 and 1; each inner edge lies halfway between two distinct confidences. `unbounded_bin_index` finds them.
+        """
+        ends = torch.searchsorted(by_score.cumulative_weight, by_score.equal_mass_cuts(bins))  # groups below each end
+        ends[-1] = len(by_score.value)
+        below, value = ends[1:-1], torch.cat([by_score.value, by_score.value.new_ones(1)])
+        edges = torch.cat([value.new_zeros(1), edges_between(value[below - 1], value[below]), value[-1:]])
+        return cls.from_sums(edges, *by_score.cumulative_sums[:3, ends].diff())
 
 
 def bin_sums(index: Tensor, values: Tensor, bins: int) -> Tensor:
@@ -489,9 +496,29 @@ def bin_sums(index: Tensor, values: Tensor, bins: int) -> Tensor:
     return torch.stack([torch.bincount(i, v, minlength=bins) for i, v in blocks]).sum(0)
 
 
+def edges_between(low: Tensor, high: Tensor) -> Tensor:
+    """Return the midpoint of each pair of neighbors, or `low` if no number lies between them.
+
+    The bin (..., edge] then ends at `low`, and `high` is above it. Beside an infinite neighbor, the edge lies 1 from
+    the other one.
+
+    >>> edges_between(torch.tensor([0.0, -torch.inf]), torch.tensor([0.5, 2.0]))
+    tensor([0.2500, 1.0000])
+    """
+    low = torch.where(low.isneginf(), high.nan_to_num(posinf=2.0) - 2, low)
+    high = torch.where(high.isposinf(), low + 2, high)
+    middle = low + (high - low) / 2
+    return middle.where(middle < high, low)
+
+
 def assign_bins(edges: Tensor, confidence: PerExample) -> Tensor:
     """Return the index i of each example's bin (edges[i], edges[i+1]], from -1 (no edge is lower) to b (all are)."""
     return torch.searchsorted(edges, confidence.to(edges).contiguous()) - 1
+
+
+def unbounded_bin_index(edges: Tensor, confidence: Tensor) -> Tensor:
+    """Return the index of each example's bin, of which the first and the last have no outer end: 0 to b - 1."""
+    return torch.searchsorted(edges[1:-1], confidence.to(edges).contiguous())
 
 
 def equal_width_index(bins: int, confidence: PerExample) -> Tensor:

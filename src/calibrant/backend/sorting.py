@@ -53,8 +53,9 @@ def group_ties(value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         float64, (g).
     """
     low, high = value[:-1], value[1:]  # each value and the next
-    # The smaller absolute value: if no value is negative, this is the lower one
-    smaller = torch.minimum(low.abs(), high.abs()) if bool((value[:1] < 0).any()) else low
+    # The smaller absolute value: if no value is negative, this is the lower one. It is finite, as -inf is not inf
+    has_negative = bool((value[:1] < 0).any())
+    smaller = torch.minimum(low.abs(), high.abs()).clamp_max(torch.finfo(value.dtype).max) if has_negative else low
     starts_group = torch.ones_like(value, dtype=torch.bool)
     starts_group[1:] = high - low > TIE_TOLERANCE * smaller  # the larger one may be infinite
     if bool(starts_group.all()):

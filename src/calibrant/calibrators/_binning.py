@@ -6,16 +6,15 @@ If one of two classes is evaluated, such as "correct", its probability is binned
 import math
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Annotated, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from calibrant.backend.bins import Bins, Events, assign_bins
+from calibrant.backend.bins import Bins, GroupedScores, edges_between, unbounded_bin_index
 from calibrant.backend.solvers import Certificate, worst_status
-from calibrant.backend.sorting import TIE_TOLERANCE
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._binary import Platt
 from calibrant.calibrators._confidence import (
@@ -40,7 +39,7 @@ BINNING_CAPABILITIES = Capabilities(
 )
 
 
-@CALIBRATORS.register
+@CALIBRATORS.register(revision=2)
 @dataclass(frozen=True, eq=False)
 class HistogramBinning:
     """Histogram binning (Zadrozny & Elkan 2001), pooled on the top label (Wang et al. 2021, section 4).
@@ -76,7 +75,7 @@ class HistogramBinning:
         """
         event = binned_event(p)
         events = p.with_event(event).events
-        table = _equal_mass_bins(bins, events) if scheme == "equal_mass" else events.equal_width(bins)
+        table = Bins.undivided(bins, events.by_score) if scheme == "equal_mass" else events.equal_width(bins)
         fitted = cls(table.edges, table.accuracy, event)
         # No metric was minimized: the certificate reports the ECE before and after
         return Solution(fitted, "closed form", criterion=f"ece(bins={bins})").with_certificate(p)
@@ -87,7 +86,7 @@ class HistogramBinning:
         return replace_confidence(logits, _look_up(self.edges, self.accuracy, confidence(logits, self.of)), self.of)
 
 
-@CALIBRATORS.register
+@CALIBRATORS.register(revision=2)
 @dataclass(frozen=True, eq=False)
 class TopLabelBinning:
     r"""Histogram binning within each predicted class, with a finite-sample guarantee (Gupta & Ramdas 2022, alg. 8).
@@ -165,7 +164,7 @@ class TopLabelBinning:
         return replace_confidence(logits, accuracy, self.of)
 
 
-@CALIBRATORS.register
+@CALIBRATORS.register(revision=2)
 @dataclass(frozen=True, eq=False)
 class ScalingBinning:
     """Scaling-binning (Kumar, Liang & Ma 2019, section 4): temperature, then the mean confidence of its bin.
@@ -194,7 +193,7 @@ class ScalingBinning:
         """
         event = binned_event(p)
         scaler = Temperature.fit(p) if event == "top" else Platt.fit(p)
-        table = _equal_mass_bins(bins, p.apply(scaler).with_event(event).events)
+        table = Bins.undivided(bins, p.apply(scaler).with_event(event).events.by_score)
         status = worst_status("closed form", status_of(scaler))
         fitted = cls(scaler, table.edges, table.confidence, event)
         return Solution(fitted, status, criterion=f"ece(bins={bins})").with_certificate(p)
@@ -206,7 +205,7 @@ class ScalingBinning:
         return replace_confidence(scaled, _look_up(self.edges, self.value, confidence(scaled, self.of)), self.of)
 
 
-@CALIBRATORS.register
+@CALIBRATORS.register(revision=2)
 @dataclass(frozen=True, eq=False)
 class BayesianBinning:
     r"""Bayesian binning into quantiles (Naeini, Cooper & Hauskrecht 2015), of the top label or one class of two.
@@ -228,16 +227,16 @@ class BayesianBinning:
     def fit(cls, p: Predictions) -> "BayesianBinning":
         r"""Average binnings with $n^{1/3} / 10$ to $10 n^{1/3}$ bins, weighted by their posterior probabilities."""
         event = binned_event(p)
-        events, n = p.with_event(event).events, p.total_weight
+        by_score, n = p.with_event(event).events.by_score, p.total_weight
         min_bins = max(1, math.floor(n ** (1 / 3) / 10))
         max_bins = max(1, min(math.floor(n), math.floor(10 * n ** (1 / 3))))
-        binnings = [_beta_binning(b, events, n) for b in range(min_bins, max_bins + 1)]
+        binnings = [_beta_binning(b, by_score) for b in range(min_bins, max_bins + 1)]
         posterior = torch.stack([binning.log_evidence for binning in binnings]).softmax(0)
-        edges = torch.cat([binning.edges for binning in binnings]).unique()
-        middle = (edges[1:] + edges[:-1]) / 2  # of the intervals in which no binning changes
-        value = torch.zeros_like(middle)
-        for probability, binning in zip(posterior, binnings, strict=True):
-            value += probability * _look_up(binning.edges, binning.means, middle)
+        inner_edges = torch.cat([binning.edges[1:-1] for binning in binnings]).unique()
+        edges = torch.cat([inner_edges.new_zeros(1), inner_edges, inner_edges.new_ones(1)])
+        value = torch.zeros_like(edges[1:])
+        for probability, binning in zip(posterior, binnings, strict=True):  # no binning changes between two edges
+            value += probability * binning.means[unbounded_bin_index(binning.edges, edges[1:])]
         # No metric was minimized: let the certificate report the ECE
         return Solution(cls(edges, value, event), "closed form", criterion="ece(bins=15)").with_certificate(p)
 
@@ -265,8 +264,7 @@ def _log_odds(logits: Tensor, class_index: Tensor) -> Tensor:
 
 def _look_up(edges: Tensor, value: Tensor, confidence: Tensor) -> Tensor:
     """Return the value of each confidence's bin, or the confidence itself if the bin is empty (nan)."""
-    bin_index = assign_bins(edges, confidence).clamp(0, len(value) - 1)  # beyond the edges, the outermost bin
-    return _fill_nan(value[bin_index], confidence)
+    return _fill_nan(value[unbounded_bin_index(edges, confidence)], confidence)
 
 
 def _fill_nan(value: Tensor, fallback: Tensor) -> Tensor:
@@ -274,19 +272,13 @@ def _fill_nan(value: Tensor, fallback: Tensor) -> Tensor:
     return value.where(~value.isnan(), fallback)
 
 
-def _equal_mass_bins(bins: int, events: Events) -> Bins:
-    """Return bins of equal mass from 0 to 1 whose edges do not split ties: they lie just above the largest of a bin."""
-    inner_edges = Bins.equal_mass(bins, events.by_score).edges[1:-1] * (1 + TIE_TOLERANCE)
-    edges = torch.cat([inner_edges.new_zeros(1), inner_edges, inner_edges.new_ones(1)])
-    return Bins.from_edges(edges, events.confidence, events.outcome, events.weights)
-
-
 def _uniform_mass_bins(score: Tensor, correct: Tensor, weights: Tensor, points: int) -> tuple[Tensor, Tensor, Tensor]:
     r"""Place bins of at least `points` examples, with order statistics of the scores as edges.
 
     For n examples in $B = \lfloor n / points \rfloor$ bins, inner edge b is the score of rank
     $r_b = \lceil b (n + 1) / B \rceil$. Bin b holds the ranks between $r_{b-1}$ and $r_b$, without both (Gupta & Ramdas
-    2021). Ranks are counted in units of weight.
+    2021). Ranks are counted in units of weight. Equal scores stay together, in the lowest bin that has one of them, and
+    share their mean outcome: if the score of rank r_b occurs several times, one of these examples is left out.
 
     Args:
         score: Log-odds of the binned class, (n).
@@ -295,25 +287,23 @@ def _uniform_mass_bins(score: Tensor, correct: Tensor, weights: Tensor, points: 
         points: Smallest total weight of a bin.
 
     Returns:
-        The inner edges, (b - 1); and the accuracy and number of the examples strictly between two edges, both (b).
+        The inner edges, (b - 1), each halfway to the next score; and the accuracy and number of the examples of each
+        bin, both (b).
     """
-    order = score.argsort(stable=True)
-    s = score[order]
-    zero = score.new_zeros(1)
-    weight_up_to = torch.cat([zero, weights[order].cumsum(0)])  # weight of the lowest 0, 1, ... examples
-    correct_up_to = torch.cat([zero, (weights * correct)[order].cumsum(0)])
+    groups = GroupedScores.from_scores(score, correct, weights)
+    weight_up_to, correct_up_to = (F.pad(x.cumsum(0), (1, 0)) for x in (groups.total_weight, groups.correct))
     n = float(weight_up_to[-1])
     bins = max(1, math.floor(n) // points)
-    edge_ranks = [math.ceil(b * (n + 1) / bins) for b in range(bins + 1)]
-    # Weight up to the lower edge of each bin, and up to the last example before its upper edge
-    bin_bounds = score.new_tensor([[low, max(low, high - 1)] for low, high in pairwise(edge_ranks)])
-    num_correct = interpolate(weight_up_to, correct_up_to, bin_bounds).diff(dim=1).squeeze(1)
-    counts = bin_bounds.clamp_max(n).diff(dim=1).squeeze(1)  # a fractional n is below the last bound
-    edges = s[torch.searchsorted(weight_up_to[1:], score.new_tensor(edge_ranks[1:-1]))]
-    finite = s[s.isfinite()]
-    if len(finite):  # an edge at -inf, the score of impossible classes, moves just below all finite scores
-        edges = edges.clamp_min(float(finite[0]) - 1)
-    return edges, num_correct / counts, counts.long()
+    ranks = score.new_tensor([math.ceil(b * (n + 1) / bins) for b in range(1, bins)])
+    index = torch.searchsorted(weight_up_to[1:], ranks)  # of the score with each rank
+    next_value = torch.cat([groups.value[1:], groups.value.new_full((1,), math.inf)])
+    edges = edges_between(groups.value[index], next_value[index])
+    # Weight at the ends of each bin, without one example of the upper edge
+    ends = weight_up_to[index + 1]
+    low = F.pad(ends, (1, 0))
+    high = torch.cat([ends - groups.total_weight[index].clamp_max(1), weight_up_to[-1:]]).maximum(low)
+    num_correct = interpolate(weight_up_to, correct_up_to, torch.stack([low, high])).diff(dim=0).squeeze(0)
+    return edges, num_correct / (high - low), (high - low).long()
 
 
 class _BetaBinning(NamedTuple):
@@ -324,18 +314,17 @@ class _BetaBinning(NamedTuple):
     log_evidence: Tensor  # scalar, logarithm of the marginal likelihood
 
 
-def _beta_binning(bins: int, events: Events, total_weight: float) -> _BetaBinning:
+def _beta_binning(bins: int, by_score: GroupedScores) -> _BetaBinning:
     """Fit an equal-mass binning.
 
     The prior of the accuracy in a bin is Beta(a, b) with a + b = 2 / bins and its mean at the middle of the bin.
 
     Args:
         bins: Number of bins.
-        events: Confidences and outcomes.
-        total_weight: Number n of examples.
+        by_score: Confidences and outcomes.
     """
-    table = _equal_mass_bins(bins, events)
-    n = table.weight * total_weight  # number of examples in each bin
+    table = Bins.undivided(bins, by_score)
+    n = table.weight * by_score.cumulative_weight[-1]  # number of examples in each bin
     m = table.accuracy.nan_to_num() * n  # number of right ones, 0 in an empty bin
     middle = ((table.edges[1:] + table.edges[:-1]) / 2).clamp(MIN_PRIOR_MEAN, 1 - MIN_PRIOR_MEAN)
     a, b = 2 / bins * middle, 2 / bins * (1 - middle)

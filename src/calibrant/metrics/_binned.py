@@ -5,12 +5,13 @@ from typing import Literal
 
 import torch
 
-from calibrant.backend.bins import Bins, EventStatistics, equal_mass_variance, mukhoti_edges
+from calibrant.backend.bins import Bins, EventStatistics, GroupedScores, mukhoti_edges
 from calibrant.backend.softmax import visit_probabilities
 from calibrant.metrics._class_sums import ClassBinSums, class_errors
 from calibrant.metrics._intervals import Interval
 from calibrant.metrics._metric import ErrorBins, metric
-from calibrant.metrics._moments import Edges, bin_table, cluster_noise_interval, gap_norm, noise_interval, squared_error
+from calibrant.metrics._moments import Edges, bin_table, cluster_noise_interval, gap_norm, squared_error
+from calibrant.metrics._noise import equal_mass_sums, equal_width_sums, noise_interval
 from calibrant.metrics._scores import signed_gap
 from calibrant.predictions import Predictions
 from calibrant.types import Count, Norm, Scalar
@@ -178,20 +179,21 @@ def _noise_floor_interval(events: EventStatistics, *, level: float, bins: Count 
     moments = events.moments(bins)
     if moments.clusters is not None:  # their sums leave out the empty bins, as the mask does here
         return cluster_noise_interval(moments.clusters, moments.noise[moments.total_weight > 0], level)
-    # `noise` is the variance of a bin's sum of confidence - outcome; its part of the ECE is this sum divided by n
-    return noise_interval(moments.noise.sqrt() / moments.total_weight.sum(), level)
+    return noise_interval(equal_width_sums(moments), None, level)
 
 
 def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
     """Return the mean adaptive ECE of a calibrated model with these confidences, and its central interval."""
     by_score = events.by_score
-    if by_score.clusters is not None:
-        sums = by_score.clusters.equal_mass(bins)
-        # of the sum of outcomes in each bin if examples are independent: c (1 - c) each, times the dispersion, which is
-        # below 1 for fractional outcomes because they vary less than outcomes of 0 or 1
-        variance = (sums.total_weight * sums.value * (1 - sums.value)).sum(0) * by_score.dispersion
-        return cluster_noise_interval(sums, variance, level)
-    return noise_interval(equal_mass_variance(bins, by_score).sqrt() / by_score.total_weight.sum(), level)
+    if by_score.clusters is None:
+        return noise_interval(*equal_mass_sums(bins, by_score), level)
+    sums = by_score.clusters
+    n = sums.total_weight.sum(0)
+    scores = GroupedScores(sums.value, n, sums.residual.sum(0) + n * sums.value, dispersion=by_score.dispersion)
+    independent, shares = equal_mass_sums(bins, scores)
+    # of the sum of outcomes in each bin if examples are independent; fractional ones vary less than outcomes of 0 or 1
+    variance = (shares**2 @ independent.variance * by_score.dispersion)[shares.any(1)]
+    return cluster_noise_interval(sums.equal_mass(bins), torch.from_numpy(variance).to(n.device), level)
 
 
 @metric(
@@ -201,12 +203,14 @@ def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bin
     meaning="ECE of a calibrated model with these confidences: mean, central 90 %",
     lay_phrase="difference that correct probabilities show by chance",
     interval=_noise_floor_interval,
+    revision=2,
 )
 def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
-    r"""Return the mean ECE of a perfectly calibrated model with these confidences, by formula.
+    r"""Return the mean ECE of a perfectly calibrated model with these confidences, computed without simulation.
 
-    It is $\sqrt{2/\pi} \sum_b \sqrt{\sum_{i \in b} c_i (1 - c_i)} / n$ for n examples with confidences $c_i$ in bins b:
-    accuracy minus confidence of a bin is nearly normal, with a mean absolute value of $\sqrt{2/\pi}$ deviations. The
+    In every bin of this model the number of events is the sum of independent outcomes, whose distribution is known up
+    to its shape: binomial if the bin has equal confidences, and nearly $\mathcal N(\sum c_i, \sum c_i (1 - c_i))$ if it
+    has many examples. For large n the mean is thus $\sqrt{2/\pi} \sum_b \sqrt{\sum_{i \in b} c_i (1 - c_i)} / n$. The
     interval is the central interval of this ECE: at level 0.90 `high` is the 95 % quantile, below which an ECE is no
     evidence of miscalibration. If examples depend on each other in clusters, the bins vary as the clusters do.
 
@@ -225,9 +229,13 @@ def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     meaning="adaptive ECE of a calibrated model with these confidences: mean, central 90 %",
     lay_phrase="the same, in bins of equal size",
     interval=_adaptive_noise_floor_interval,
+    revision=2,
 )
 def adaptive_noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     """Return the mean adaptive ECE of a perfectly calibrated model with these confidences. See `noise_floor`.
+
+    Examples of equal confidence share their mean outcome, so that bins which divide them vary together. The mean and
+    the interval of such bins are drawn, with a fixed seed.
 
     >>> adaptive_noise_floor(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64), bins=1)
     tensor(0.0399, dtype=torch.float64)

@@ -84,15 +84,15 @@ def versions(p: Predictions) -> Iterator[tuple[str, Predictions]]:
 
 def measure_cell(n: int, confidences: str, draws: int) -> dict[tuple[str, str], tuple[float, float]]:
     """Return the largest differences of mean and quantile, by floor and by whether a calibrator was applied."""
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    by_key: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for event in EVENTS:
         rng = np.random.default_rng([n, list(CONFIDENCES).index(confidences), EVENTS.index(event)])
         p = draw_predictions(event, confidences, n, rng)
         for calibrator, after in versions(p):
             for name, mean, high in differences(after, draws, rng):
-                found.setdefault((name, "no" if calibrator == "none" else "yes"), []).append((mean, high))
+                by_key.setdefault((name, "no" if calibrator == "none" else "yes"), []).append((mean, high))
                 print(n, confidences, event, calibrator, name, f"{mean:+.4f} {high:+.4f}", flush=True)
-    return {key: tuple(max(column, key=abs) for column in zip(*values, strict=True)) for key, values in found.items()}
+    return {key: tuple(max(column, key=abs) for column in zip(*values, strict=True)) for key, values in by_key.items()}
 
 
 def main() -> None:

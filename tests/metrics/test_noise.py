@@ -98,3 +98,17 @@ def test_summary_has_the_floor_of_its_own_adaptive_error():
     p = predictions([0.3], [100])
     summary = Summary.from_predictions(p)
     assert float(metrics.adaptive_noise_floor(summary)) == pytest.approx(0.036449223, rel=1e-6)
+
+
+def test_clusters_without_dependence_have_the_floor_of_independent_rows():
+    """Single rows are such clusters whatever their outcomes; of larger ones, the outcomes show it up to chance."""
+    rng = np.random.default_rng(3)
+    c = rng.random(300).round(1)
+    labels = [(rng.random(300) < c).astype(int) for _ in range(8)]
+    for floor in FLOORS:
+        independent = floor.interval(Predictions.from_probs(c, labels[0]))
+        single = floor.interval(Predictions.from_probs(c, labels[0], clusters=np.arange(300)))
+        assert (single.low, single.high) == (independent.low, independent.high)
+        of_five = [floor.interval(Predictions.from_probs(c, y, clusters=np.arange(300) // 5)) for y in labels]
+        assert np.mean([x.value for x in of_five]) == pytest.approx(independent.value, rel=0.03)
+        assert np.mean([x.high for x in of_five]) == pytest.approx(independent.high, rel=0.05)

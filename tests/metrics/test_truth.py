@@ -10,7 +10,8 @@ from calibrant.assessment import measure
 from calibrant.backend.bins import Bins, Events, GroupedScores, assign_bins, equal_width_edges
 from calibrant.calibrators import Temperature
 from calibrant.metrics import _cumulative
-from calibrant.metrics._moments import noise_interval, squared_error
+from calibrant.metrics._moments import squared_error
+from calibrant.metrics._noise import IndependentSums, noise_interval
 
 F = torch.float64
 
@@ -166,11 +167,13 @@ def test_adaptive_noise_floor_agrees_with_simulation():
 
 def test_noise_interval_agrees_with_simulation():
     g = torch.Generator().manual_seed(0)
-    sigma = torch.tensor([1.0, 0.5, 0.01, 0.0], dtype=F)
-    draws = (torch.randn(400_000, 4, dtype=F, generator=g) * sigma).abs().sum(1)
-    floor = noise_interval(sigma, 0.90)
-    assert floor.low == pytest.approx(float(draws[:200_000].quantile(0.05)), rel=0.01)
-    assert floor.high == pytest.approx(float(draws[:200_000].quantile(0.95)), rel=0.01)
+    sigma = torch.tensor([100.0, 50.0, 21.0], dtype=F)  # sums large enough to be normal
+    draws = (torch.randn(400_000, 3, dtype=F, generator=g) * sigma).abs().sum(1)
+    variance = sigma.square().numpy()
+    floor = noise_interval(IndependentSums(4 * variance, 2 * variance, variance), None, 0.90)
+    total = 4 * variance.sum()
+    assert floor.low * total == pytest.approx(float(draws[:200_000].quantile(0.05)), rel=0.01)
+    assert floor.high * total == pytest.approx(float(draws[:200_000].quantile(0.95)), rel=0.01)
 
 
 @pytest.mark.parametrize("p", [0.5, 0.9, 0.99])

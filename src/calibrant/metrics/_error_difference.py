@@ -112,8 +112,9 @@ def distinctness(first: Events, second: Events) -> float:
     It is 1 if they differ on average by a standard error of the mean outcome.
     """
     distance, weights = _confidence_distance(first.merged, second.merged)
-    c = second.merged.confidence.cpu().double().numpy()
-    return float(min(1.0, weights @ distance / max(math.sqrt(weights @ (c * (1 - c))), MIN_DIVISOR)))
+    c = np.stack([events.merged.confidence.cpu().double().numpy() for events in (first, second)])
+    variance = float(weights @ (c * (1 - c)).mean(0))  # of the sum of outcomes
+    return float(min(1.0, weights @ distance / max(math.sqrt(variance), MIN_DIVISOR)))
 
 
 def _confidence_distance(first: Events, second: Events) -> tuple[np.ndarray, np.ndarray]:

@@ -17,8 +17,8 @@ from calibrant.assessment.expert_text import (
     decomposed_changes,
     format_p_value,
     headline,
-    miscalibration_cost_sentence,
     remedy_answer,
+    score_change_sentence,
 )
 from calibrant.report import Section, figure, page, table, typeset
 
@@ -140,7 +140,7 @@ def test_refinement_and_calibration_add_up_to_the_score(over):
     result, text = over
     test = drawn(1500, 1, 2.0)
     after = Predictions(result.calibrators["Temperature"](test.logits), test.labels)
-    body = text.partition("<h2>Cost of miscalibration</h2>")[2].partition("<h2>")[0]
+    body = text.partition("<h2>Refinement and calibration</h2>")[2].partition("<h2>")[0]
     for name in ("nll", "brier"):
         score, refinement = (float(getattr(metrics, name)(p)) for p in (test, after))
         row = next(
@@ -158,10 +158,10 @@ def test_refinement_and_calibration_add_up_to_the_score(over):
 
 def test_cost_sentence_without_improvement(over):
     changed = (replace(over[0], changes=_changed(over[0], nll)) for nll in (0.0, 0.5, math.nan))
-    assert_rendered("cost_unsplit", "\n".join(map(miscalibration_cost_sentence, changed)))
+    assert_rendered("cost_unsplit", "\n".join(map(score_change_sentence, changed)))
     for result, text in (reported(1.0, choose="Identity"), reported(2.0, n=1, choose="Temperature")):
         assert decomposed_changes(result) == []
-        assert "Cost of miscalibration" not in text
+        assert "Refinement and calibration" not in text
 
 
 def _changed(result: Assessment, nll: float) -> metrics.Comparison:

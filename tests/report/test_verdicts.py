@@ -139,3 +139,48 @@ def test_multilabel_rows_are_label_decisions():
     table = measure(Predictions.multilabel(z, (torch.rand(100, 3, generator=g) < z.sigmoid()).long()))
     assert table.population.startswith("label decisions")
     assert group_headings(table.event)[:2] == ["label", "label decisions"]
+
+
+def test_reasons_follow_the_numbers_of_the_table():
+    """The selected calibrator is called the best only where its held-out NLL is the lowest of its column."""
+    result = assess(scores(500, 3.0, 0), scores(500, 3.0, 1), ["Identity", "Temperature", "Vector"], choose="Vector")
+    texts: list[str] = []
+    for chosen_name, nll, lowest in (
+        ("Vector", {"Identity": 0.5, "Temperature": 0.4, "Vector": 0.3}, True),
+        ("Vector", {"Identity": 0.5, "Temperature": 0.3, "Vector": 0.4}, False),
+        ("Identity", {"Identity": 0.3, "Temperature": 0.4, "Vector": float("nan")}, True),
+        ("Identity", {"Identity": 0.4, "Temperature": 0.3, "Vector": 0.5}, False),
+    ):
+        given = replace(result, chosen_name=chosen_name, selection="held_out", held_out_nll=nll)
+        assert given.has_lowest_held_out_nll is lowest
+        texts += [expert_text.remedy_answer(given), assessment_answers(given)[2].lay_text]
+    assert_rendered("remedy_reasons", "\n".join(texts))
+
+
+def test_a_loss_that_another_map_removes_is_not_ascribed_to_the_model():
+    """A vector that changes classes lowers NLL; a temperature after it would lower it further."""
+    val, test = scores(400, 3.0, 0, shift=2.0), scores(4000, 3.0, 1, shift=2.0)
+    texts: list[str] = []
+    for name in "Temperature", "Vector":
+        result = assess(val, test, ["Temperature", "Vector"], choose=name)
+        texts.append(expert_text.score_change_sentence(result))
+    remaining = [result.measurements[name]["nll"].value for name in ("Temperature", "Vector")]
+    assert remaining[0] > remaining[1] + 0.01
+    assert_rendered("score_changes", "\n".join(texts))
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_one_group_is_described_in_the_singular(scale):
+    p = scores(2000, scale, 1, shift=2 * (scale - 1))
+    table = measure(Predictions(p.logits, p.labels, groups=["all"] * len(p)))
+    answer = measurement_answers(table)[-1]
+    assert_rendered(f"one_group_{scale}", "\n".join([expert_text.headline(table), answer.text, answer.lay_text]))
+
+
+def test_a_single_example_may_change_classes_only_if_the_calibrator_may():
+    val, test = scores(200, 3.0, 0), scores(1, 3.0, 1)
+    texts = [
+        expert_text.remedy_answer(assess(val, test, [name], choose=name))
+        for name in ("Temperature", "HistogramBinning")
+    ]
+    assert_rendered("remedy_of_one_example", "\n".join(texts))

@@ -322,6 +322,12 @@ class AssessmentData:
         return self.chosen_name == "Identity"
 
     @property
+    def has_lowest_held_out_nll(self) -> bool:
+        """Whether no other calibrator has a lower NLL on held-out folds of the fitting data."""
+        nll = {name: value for name, value in self.held_out_nll.items() if not math.isnan(value)}
+        return self.chosen_name in nll and nll[self.chosen_name] == min(nll.values())
+
+    @property
     def calibrated(self) -> MeasurementData:
         """The measurement after the selected calibrator."""
         return self.measurements[self.chosen_name]

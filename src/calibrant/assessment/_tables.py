@@ -17,7 +17,7 @@ from calibrant.assessment.expert_text import (
     few_labels_sentence,
     fit_warnings,
     format_level,
-    miscalibration_cost_sentence,
+    score_change_sentence,
     selection_reason,
 )
 from calibrant.decisions import certify_threshold
@@ -81,9 +81,9 @@ def decomposition_table(assessment: AssessmentData) -> Markup:
         f"which was not fitted on these {before.event.units}. Calibration is the difference, on average a lower bound "
         f"of the calibration loss (Berta et al. 2025). In brackets: {format_level(before.level)} intervals."
     )
-    cost = report.render("<p>{}</p>", report.typeset(miscalibration_cost_sentence(assessment)))
+    summary = report.render("<p>{}</p>", report.typeset(score_change_sentence(assessment)))
     body = report.table(head, rows, caption="refinement and calibration")
-    return report.join_html([cost, body, report.note(explanation)])
+    return report.join_html([summary, body, report.note(explanation)])
 
 
 def calibrators_table(assessment: AssessmentData) -> Markup:
@@ -245,7 +245,7 @@ def mistakes_table(assessment: AssessmentData) -> Markup:
         head.append(f"confidence after {assessment.chosen_label}")
         for row, m in zip(rows, assessment.mistakes, strict=True):
             row.append(confidence_text(m.calibrated_probability))
-    explanation = "Rows of the evaluation data are counted from 0. Often the label is wrong, not the model."
+    explanation = "Rows of the evaluation data are counted from 0. In some of them, the label may be wrong."
     return _foldable_table(head, rows, "most confident errors", "errors") + report.note(explanation)
 
 

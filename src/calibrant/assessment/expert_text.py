@@ -11,6 +11,7 @@ from calibrant._validation.weights import FRACTIONS_NOTE, IMPORTANCE
 from calibrant.assessment._label_remarks import class_label
 from calibrant.assessment._results import AssessmentData, MeasurementData
 from calibrant.backend.solvers import Certificate
+from calibrant.calibrators import preserves_argmax
 from calibrant.events import quote
 from calibrant.metrics import Difference
 from calibrant.metrics.tables import Groups
@@ -27,6 +28,7 @@ VERDICT_OPENINGS = {
     "no_evidence": "No evidence of miscalibration.",
     "too_little_data": "Too little data to tell.",
 }
+HELD_OUT_FOLDS = "held-out folds of the fitting data"
 DIRECTION_OPENINGS = {"over": "Too high.", "under": "Too low.", None: "No clear direction."}
 
 
@@ -45,6 +47,8 @@ def headline(measurement: MeasurementData) -> str:
     if groups is None or not num_deviating:
         return text
     verb = "deviates" if num_deviating == 1 else "deviate"
+    if len(groups.names) == 1:
+        return f"{text}, but the only {event.group} {verb}"
     return f"{text} overall, but {num_deviating} of {len(groups.names)} {event.groups} {verb}"
 
 
@@ -119,6 +123,8 @@ def group_answer(measurement: MeasurementData) -> str:
         return f"{quote(groups.names[i])} ({event.headline(direction)} by {100 * abs(float(groups.gap[i])):.1f} points)"
 
     num_miscalibrated, group_list = list_miscalibrated_groups(groups, describe_group)
+    if len(groups.names) == 1:
+        return f"{capitalize(group_list)}." if group_list else f"The only {event.group} has no significant gap."
     intervals = f"The {format_level(groups.level)} intervals hold for all {event.groups} simultaneously."
     if not num_miscalibrated:
         return f"None of the {len(groups.names)} {event.groups} has a significant gap. {intervals}"
@@ -161,8 +167,8 @@ def remedy_answer(assessment: AssessmentData) -> str:
         fitted = [display_name(name) for name in assessment.measurements if name != "Identity"]
         if not fitted:
             return "No calibrator was fitted."
-        lower = "significantly lower" if few_labels else "lower"  # tested only if labels are few
-        reason = f"None. No fitted calibrator ({join_names(fitted)}) has a {lower} NLL on held-out data."
+        lower = "lower" if assessment.has_lowest_held_out_nll and not few_labels else "significantly lower"
+        reason = f"None. No fitted calibrator ({join_names(fitted)}) has a {lower} NLL on {HELD_OUT_FOLDS}."
         return " ".join(filter(None, [reason, few_labels, gain]))
     before, after = assessment.uncalibrated, assessment.calibrated
     sentences = [
@@ -189,7 +195,8 @@ def selection_reason(assessment: AssessmentData) -> str:
     if len(indistinguishable) > 1:
         exception = ", but for Identity, whose NLL is higher" if "Identity" in indistinguishable else ""
         return f"is the simplest choice that cannot be told apart from the best{exception}"
-    return "has the lowest NLL on held-out folds of the fitting data"
+    lowest = "has the lowest NLL" if assessment.has_lowest_held_out_nll else "was selected by its NLL"
+    return f"{lowest} on {HELD_OUT_FOLDS}"
 
 
 def few_labels_sentence(assessment: AssessmentData) -> str:
@@ -223,7 +230,7 @@ def gain_sentence(assessment: AssessmentData) -> str:
 def _accuracy_sentence(assessment: AssessmentData) -> str:
     """Say how the accuracy changes, and whether a loss is significant. Return "" if it is not compared."""
     if assessment.changes is None:
-        return "It may change predicted classes."
+        return "" if preserves_argmax(assessment.best) else "It may change predicted classes."
     change = assessment.changes_by_metric.get("accuracy")
     if change is None:
         return ""
@@ -345,20 +352,27 @@ def decomposed_changes(assessment: AssessmentData) -> list[Difference]:
     return [row for row in rows if not (has_event_score and row.name == "brier")]
 
 
-def miscalibration_cost_sentence(assessment: AssessmentData) -> str:
-    """Describe how much calibration lowers NLL, or the Brier score if NLL is infinite. At least one must be finite."""
+def score_change_sentence(assessment: AssessmentData) -> str:
+    """Describe how much calibration lowers NLL, or the Brier score if NLL is infinite. At least one must be finite.
+
+    A single map shows what recalibration gains at least. It does not show what recalibration cannot gain, because
+    another map may do better.
+    """
     change = decomposed_changes(assessment)[0]
     info, reduction = assessment.uncalibrated[change.name].info, -change.difference
-    score = f"the {info.title} of {info.text(change.first)}"
+    calibration, score = f"Calibration with {assessment.chosen_label}", f"the {info.title} of {info.text(change.first)}"
     if change.low <= 0 <= change.high:
-        return f"Calibration does not significantly change {score}."
+        return f"{calibration} does not significantly change {score}."
     if reduction < 0:
-        return f"Calibration raises {score}: the calibrator does not fit these data."
-    return (
-        f"Calibration with {assessment.chosen_label} lowers {score} by {info.text(reduction)} "
-        f"({format_percent(reduction / change.first, 0)}), the cost of miscalibration. Recalibration cannot lower the "
-        f"remaining {info.text(change.second)}; only a more accurate model can."
-    )
+        return f"{calibration} raises {score} by {info.text(-reduction)}."
+    sentences = [
+        f"{calibration} lowers {score} by {info.text(reduction)} ({format_percent(reduction / change.first, 0)}).",
+        f"On average, the remaining {info.text(change.second)} is an upper limit of what the best map leaves.",
+    ]
+    accuracy = assessment.changes_by_metric.get("accuracy")
+    if accuracy is not None and (accuracy.low, accuracy.high) != (0, 0):
+        sentences.append("The change includes that of predicted classes.")
+    return " ".join(sentences)
 
 
 # Formats

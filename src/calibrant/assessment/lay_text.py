@@ -4,7 +4,8 @@ import math
 
 from calibrant._text import display_name
 from calibrant.assessment._results import AssessmentData, MeasurementData
-from calibrant.assessment.expert_text import DIRECTION_OPENINGS, list_miscalibrated_groups, score_changes
+from calibrant.assessment.expert_text import DIRECTION_OPENINGS, capitalize, list_miscalibrated_groups, score_changes
+from calibrant.calibrators import preserves_argmax
 from calibrant.events import quote
 from calibrant.registry import CALIBRATORS
 
@@ -23,7 +24,9 @@ def calibration_answer(measurement: MeasurementData) -> str:
     if verdict.is_miscalibrated:
         return (
             f"No. In {rows}, predicted and actual frequencies typically differ by "
-            f"{_format_points(measurement['ece'].value)} points, in a pattern that chance does not explain."
+            f"{_format_points(measurement['ece'].value)} points, in a pattern that chance does not explain. If the "
+            f"{measurement.event.scores} were right, the difference would be about "
+            f"{_format_points(measurement['noise_floor'].value)} points."
         )
     bound, acceptable = _format_points(verdict.bound), f"{100 * verdict.tolerance:g} are acceptable"
     if verdict.status == "no_evidence":
@@ -58,6 +61,8 @@ def group_answer(measurement: MeasurementData) -> str:
         return f"{quote(groups.names[i])} ({_format_points(abs(gap))} points too {'high' if gap > 0 else 'low'})"
 
     num_miscalibrated, group_list = list_miscalibrated_groups(groups, describe_group)
+    if len(groups.names) == 1:
+        return f"{capitalize(group_list)}." if group_list else f"The only {event.group} does not deviate clearly."
     if not num_miscalibrated:
         return f"None of the {len(groups.names)} {event.groups} deviates by more than chance explains."
     return f"{num_miscalibrated} of {len(groups.names)}: {group_list}."
@@ -70,7 +75,8 @@ def remedy_answer(assessment: AssessmentData) -> str:
         return f"{calibrator_label('Identity')} {_selection_reason(assessment)}; probabilities stay the same."
     if assessment.is_identity:
         if not assessment.held_out.deficits:  # enough labels: the differences are not tested
-            return f"None. No calibrator does better on {units} that it has not seen."
+            clearly = "" if assessment.has_lowest_held_out_nll else "clearly "
+            return f"None. No calibrator did {clearly}better on {units} that were held out from its fit."
         sentences = ["None. No calibrator does clearly better.", few_labels_sentence(assessment)]
         return " ".join([*sentences, gain_sentence(assessment)])
     before, after = assessment.uncalibrated, assessment.calibrated
@@ -95,7 +101,8 @@ def _selection_reason(assessment: AssessmentData) -> str:
         return "is the first of the list, as there are no data to choose by"
     if len(assessment.held_out.indistinguishable) > 1:
         return "is the simplest method of correction that may be the best"
-    return f"predicts unseen {assessment.calibrated.event.units} best"
+    verb = "did best" if assessment.has_lowest_held_out_nll else "was selected"
+    return f"{verb} on {assessment.calibrated.event.units} that were held out from its fit"
 
 
 def few_labels_sentence(assessment: AssessmentData) -> str:
@@ -141,7 +148,8 @@ def _accuracy_sentence(assessment: AssessmentData) -> str:
     if change is None:
         return ""
     if change.low == change.high == 0:
-        return "The predicted classes stay the same."
+        same = preserves_argmax(assessment.best)
+        return "The predicted classes stay the same." if same else "As many predictions are correct as before."
     extra_correct = round(10_000 * change.difference)
     if not extra_correct:
         return "It changes some predicted classes; about as many are correct."

@@ -71,11 +71,10 @@ def assessment_page(
     """
     before, after, measurements = assessment.uncalibrated, assessment.calibrated, _label_measurements(assessment)
     facts, changes = _report_facts(extra_facts), assessment.changes_by_metric
-    has_cost = bool(decomposed_changes(assessment))
     sections = [
         report.Section("Summary", _answer_list(assessment_answers(assessment))),
         report.Section("Reliability", _diagrams(measurements) + assessment_temperature_control(assessment)),
-        *([report.Section("Cost of miscalibration", _tables.decomposition_table(assessment))] if has_cost else []),
+        *_decomposition_sections(assessment),
         report.Section("Metrics", _tables.metrics_table(measurements, changes)),
         report.Section("Calibrators", _tables.calibrators_table(assessment)),
         *_detail_sections(measurements),
@@ -89,6 +88,13 @@ def assessment_page(
     leads = [*assessment.remarks, lead]
     tiles = _tiles(before, after, "" if assessment.is_identity else f"with {assessment.chosen_label}")
     return report.page(headline(before), leads, sections, facts, kicker=KICKER, tiles=tiles)
+
+
+def _decomposition_sections(assessment: AssessmentData) -> list[report.Section]:
+    """Return the section that divides scores into refinement and calibration, or no section if none can be tested."""
+    if not decomposed_changes(assessment):
+        return []
+    return [report.Section("Refinement and calibration", _tables.decomposition_table(assessment))]
 
 
 def measurement_notebook_html(measurement: MeasurementData) -> str:
@@ -318,7 +324,7 @@ def _decision_loss(name: str, measurement: MeasurementData) -> Markup:
     loss = result.loss
     text = (
         f"Predictions {name}. Of all decisions between acting and waiting, acting from "
-        f"{format_percent(result.threshold, 1)} on loses most because probabilities are not true: "
+        f"{format_percent(result.threshold, 1)} on has the largest estimated loss by miscalibration: "
         f"{format_percent(loss.value)} of its largest payoff per decision "
         f"({format_level(loss.level)} interval {format_percent_range(loss.low, loss.high)})."
         f"{'' if loss.low > 0 else ' Chance alone can explain it.'}"

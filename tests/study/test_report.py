@@ -71,7 +71,8 @@ def test_every_network_and_data_set_has_a_finding(measurements):
     for row in ece.rows:
         section = finding_text.partition(f"{row.setup}: ")[2].partition("Without a calibrator, ")[2]
         lowest = min((r for r in ece.rows if r.setup == row.setup), key=lambda r: ece.cells[r, "Identity"].mean)
-        assert section.startswith(f"{lowest.loss} has the lowest")
+        value = ece.cells[lowest, "Identity"].mean_text(ece.metric_info)
+        assert section.startswith(f"no result is significantly the lowest; the lowest mean ECE in % is {value} by")
 
 
 def test_findings_are_printed_line_by_line(measurements, capsys):

@@ -180,3 +180,88 @@ def test_calibrator_that_fits_some_data_sets_only_has_empty_cells_for_the_others
         store.save(run, dict.fromkeys(("val", "test", "shift0"), p), {})
     for table in build_tables(study_rows(study, store)):
         assert [cell.text(table.metric_info) == "n/a" for cell in table.cells.values()] == [False, True, False, False]
+
+
+def test_cells_that_lack_a_finite_value_are_not_tested():
+    """The seed that is infinite, nan, diverged or not measured would be left out of a test: the cell has none."""
+    values = {"plain": (0.10, 0.11, 0.12), "low": (0.01, 0.02, 0.03), "high": (0.50, 0.51, 0.52)}
+    complete = [row("a", seed, name, v, metric="nll") for name, vs in values.items() for seed, v in enumerate(vs)]
+    bad_seeds = {
+        "infinite": {"value": math.inf},
+        "nan": {"value": math.nan},
+        "diverged": {"value": math.nan, "diverged": 3},
+        "not measured": {"value": math.nan, "reason": "too few"},
+    }
+    for name, bad in bad_seeds.items():
+        complete += [row("a", 0, name, 0.90, metric="nll"), row("a", 1, name, 0.91, metric="nll")]
+        complete.append(row("a", 2, name, 0.0, metric="nll") | bad)
+    complete += [row("b", seed, name, 0.4 + 0.01 * seed, metric="nll") for name in values for seed in range(3)]
+    complete += [row("b", seed, name, 0.4 + 0.01 * seed, metric="nll") for name in bad_seeds for seed in range(3)]
+    (table,) = build_tables(complete)
+    cells = {column: table.cells[("digits", "resnet8", "a"), column] for column in table.columns}
+    assert {name: bool(cell.letters) for name, cell in cells.items()} == {name: name in values for name in cells}
+    assert {name: (cell.excluded, cell.num_seeds) for name, cell in cells.items() if cell.excluded} == dict.fromkeys(
+        bad_seeds, (1, 3)
+    )
+    marks = {name: table.cells[("digits", "resnet8", "b"), name].mark for name in table.columns}
+    assert {name for name, mark in marks.items() if mark} == set(values)  # their reference is in row a
+    assert_rendered("study_table_with_untested_cells", str(table))
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ("ece", lambda p: metrics.noise_floor(p)),
+        ("ece(bins=10)", lambda p: metrics.noise_floor(p, bins=10)),
+        ("ece(edges='equal_mass')", lambda p: metrics.adaptive_noise_floor(p)),
+        ("adaptive_ece(bins=5,edges='mukhoti')", lambda p: metrics.adaptive_noise_floor(p, bins=5)),
+        ("ece(norm=2)", None),
+        ("nll", None),
+    ],
+)
+def test_calibration_errors_have_a_noise_floor(metric, expected, tmp_path, calibrated_predictions):
+    study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",), (0, 1)),), ("Identity", "Temperature"), (metric,))
+    store = Store(tmp_path)
+    for run, scale in zip(study.runs(), (0.7, 3.0), strict=True):
+        p = Predictions(scale * calibrated_predictions.logits, calibrated_predictions.labels)
+        store.save(run, {"val": p, "test": p}, {})
+    (table,) = build_tables(study_rows(study, store))
+    cell = table.cells[("digits", "resnet8", "focal"), "Identity"]
+    if expected is None:
+        assert math.isnan(cell.floor)
+        assert "[" not in cell.text(table.metric_info)
+        return
+    floors = [
+        float(expected(Predictions(scale * calibrated_predictions.logits, calibrated_predictions.labels)))
+        for scale in (0.7, 3.0)
+    ]
+    assert cell.floor == pytest.approx(mean(floors))
+    text = f"[{table.metric_info.text(cell.floor)}]"
+    for rendered in (table.markdown(), table.latex(), str(table)):
+        assert text in rendered
+    assert table.metric_info.text(cell.floor) in report._table_html(table)
+    assert next(table.records())["floor"] == cell.floor
+
+
+def test_the_best_mean_is_crowned_only_if_it_is_significant_and_above_its_noise_floor():
+    cases = {
+        "significant": ((0.030, 0.031, 0.032), 0.01),
+        "within the floor": ((0.030, 0.031, 0.032), 0.05),
+        "not significant": ((0.030, 0.090, 0.032), 0.01),
+        "one infinite seed": ((0.030, 0.031, math.inf), 0.01),
+        "one diverged seed": ((0.030, 0.031), 0.01),
+        "no floor": ((0.030, 0.031, 0.032), math.nan),
+    }
+    texts: list[str] = []
+    for name, (values, floor) in cases.items():
+        built_rows = [
+            row(loss, seed, "Identity", value) | {"floor": floor}
+            for loss, values_by_seed in (("a", (0.061, 0.062, 0.064)), ("b", values), ("c", (0.071, 0.072, 0.072)))
+            for seed, value in enumerate(values_by_seed)
+        ]
+        if len(values) == 2:
+            built_rows.append(row("b", 2, "Identity", math.nan) | {"diverged": 1})
+        texts += [name, *report.findings(build_tables(built_rows)), ""]
+    assert_rendered("study_findings_on_the_best", "\n".join(texts))
+    crowned = [name for name, text in zip(texts[::3], texts[1::3], strict=True) if "b has the lowest" in text]
+    assert crowned == ["significant", "no floor"]

@@ -280,7 +280,7 @@ def _print_tables(result: "Result") -> None:
         console.print(table, *(f"[dim]{escape_markup(note)}[/dim]" for note in t.table_notes), "", sep="\n")
     if result.tables:
         cell_text = result.cell_description if is_wide else result.cell_description.replace(" ± standard deviation", "")
-        console.print(f"[dim]{cell_text}, temperature in brackets, best in bold[/dim]")
+        console.print(f"[dim]{cell_text}, temperature in brackets, best mean in bold[/dim]")
         notes = dict.fromkeys(t.significance_note for t in result.tables if t.significance_note)
         console.print(*(f"[dim]{note}[/dim]" for note in notes), "", sep="\n")
         console.print(escape_invisible(result.finding, allowed="\n"), markup=False)

@@ -45,9 +45,10 @@ class RunMeasurement:
 
     Columns of the rows: run, dataset, network, loss, seed, diverged (epoch of the divergence, 0 if there was none),
     calibrator, temperature (nan without one), shift (of the test set, "" for none), metric, value, reason (why the
-    value is nan: the calibrator or metric does not apply to these data), and learned_NAME for each fitted parameter of
-    the calibrator other than the temperature. Corrupted test sets are measured by the study's metrics. Every shift is
-    also measured by how well each of the study's detection scores tells it from the test set.
+    value is nan: the calibrator or metric does not apply to these data), floor (the noise floor of a calibration error:
+    its mean for a calibrated model with the same confidences; nan for other metrics), and learned_NAME for each fitted
+    parameter of the calibrator other than the temperature. Corrupted test sets are measured by the study's metrics.
+    Every shift is also measured by how well each of the study's detection scores tells it from the test set.
     """
 
     run: Run | Model
@@ -234,7 +235,21 @@ def _metric_rows(p: Predictions, metric_methods: Methods) -> Iterator[ResultRow]
             raise
         except Exception as error:  # the metric does not apply to these data
             value, reason = math.nan, f"{metric}: {error_text(error)}"
-        yield {"metric": metric.text, "value": value, "reason": reason}
+        floor = noise_floor(metric, p) if math.isfinite(value) else math.nan
+        yield {"metric": metric.text, "value": value, "reason": reason, "floor": floor}
+
+
+def noise_floor(metric: Method, p: Any) -> float:
+    """Return the mean of a calibration error of a calibrated model with the confidences of `p`, or nan if unknown.
+
+    The edges "mukhoti" leave out the least confident example, which changes the floor of adaptive ECE by less than 1/n.
+    """
+    name = getattr(metric.target, "noise_floor", "")
+    if not name or metric.settings.get("norm", 1) != 1:  # the floors are those of mean absolute differences
+        return math.nan
+    floor = registry.METRICS.method("adaptive_noise_floor" if metric.settings.get("edges") == "equal_mass" else name)
+    shared_settings = {key: value for key, value in metric.settings.items() if key == "bins"}
+    return float(floor.with_settings(**shared_settings)(p))
 
 
 def _shift_rows(study: Study, shift: Method, test: Predictions, shifted: Predictions) -> Iterator[ResultRow]:
@@ -266,16 +281,19 @@ def fitted_parameters(fitted: object) -> dict[str, float]:
 # Reliability diagrams
 
 
-def ece_over_seeds_text(ece_by_seed: Sequence[float]) -> str:
-    """Return the ECE of one seed, or the mean and deviation over several, as text for a diagram.
+def ece_over_seeds_text(ece_by_seed: Sequence[float], floor: float) -> str:
+    """Return the ECE of one seed, or the mean and deviation over several, and its noise floor, as text for a diagram.
 
-    >>> ece_over_seeds_text([0.02]), ece_over_seeds_text([0.02, 0.03])
-    ('ECE 2.00 %', 'ECE 2.50 ± 0.71 % over 2 seeds; the diagram holds the examples of all')
+    >>> ece_over_seeds_text([0.02], 0.01)
+    'ECE 2.00 % (noise floor 1.00 %)'
+    >>> ece_over_seeds_text([0.02, 0.03], 0.01)
+    'ECE 2.50 ± 0.71 % (noise floor 1.00 %) over 2 seeds; the diagram holds the examples of all'
     """
+    floor_text = f"(noise floor {100 * floor:.2f} %)"
     if len(ece_by_seed) == 1:
-        return f"ECE {100 * ece_by_seed[0]:.2f} %"
-    mean_and_deviation = f"{100 * mean(ece_by_seed):.2f} ± {100 * stdev(ece_by_seed):.2f}"
-    return f"ECE {mean_and_deviation} % over {len(ece_by_seed)} seeds; the diagram holds the examples of all"
+        return f"ECE {100 * ece_by_seed[0]:.2f} % {floor_text}"
+    ece = f"ECE {100 * mean(ece_by_seed):.2f} ± {100 * stdev(ece_by_seed):.2f} % {floor_text}"
+    return f"{ece} over {len(ece_by_seed)} seeds; the diagram holds the examples of all"
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,9 +333,10 @@ def diagrams_over_seeds(study: Study, measurements: Iterable[RunMeasurement]) ->
         bins_by_seed = [events.equal_width(FIGURE_BINS) for events in seed_events]
         # per seed, as networks with opposite errors would hide each other's if their examples were pooled
         ece_by_seed = [float((bins.weight * bins.gap.abs()).sum()) for bins in bins_by_seed]
+        floor = mean(float(metrics.noise_floor(events, bins=FIGURE_BINS)) for events in seed_events)
         stage = f"after {calibrator}" if calibrator else "before"
         title = f"{names.loss}{study.setup_suffix(names.setup)}, {stage}"
-        yield Diagram(names, calibrator, title, all_events, ece_over_seeds_text(ece_by_seed))
+        yield Diagram(names, calibrator, title, all_events, ece_over_seeds_text(ece_by_seed, floor))
 
 
 def _copy_events(events: Events) -> Events:

@@ -4,14 +4,15 @@ A table has one metric, a row per loss, network and data set, and a column per c
 data set. `Markup` is HTML; folded parts of the page are shown on a click.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from markupsafe import Markup
 
 from calibrant import report as html
 from calibrant._grouping import group_pairs
 from calibrant._text import join_names
+from calibrant.lab.study import significance
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing
 from calibrant.lab.study.grids import Run, RunNames, Setup
@@ -136,20 +137,45 @@ def _divide_findings(tables: Sequence[ResultTable]) -> tuple[list[tuple[Setup, s
 
 
 def _best_method_findings(table: ResultTable, rows: Sequence[RunNames]) -> Iterator[str]:
-    """Yield sentences: which loss is the best without a calibrator, if that was measured, and with its best calibrator.
+    """Yield sentences on the best mean without a calibrator, if that was measured, and with any calibrator.
 
-    `rows` are the rows of one setup in the table of a metric.
+    A method is called the best only if it differs significantly from all others, and if its calibration error is above
+    its noise floor. `rows` are the rows of one setup in the table of a metric.
     """
     superlative = "highest" if table.metric_info.higher_is_better else "lowest"
     uncalibrated_columns = [column for column in table.columns if base_name(column) == "Identity"]
     for label, columns in (("Without a calibrator", uncalibrated_columns), ("With the best calibrator", table.columns)):
-        means = {(row, column): table.cells[row, column].mean for row in rows for column in columns}
-        for row, column in best_keys(table.metric_info, means)[:1]:  # the first of equal means; none if all are nan
-            calibrator_text = "" if column in uncalibrated_columns else f" followed by {column}"
-            cell_without_tests = replace(table.cells[row, column], mark="", letters="")
-            value = cell_without_tests.text(table.metric_info)
-            metric = describe_metric(table.metric)
-            yield f"{label}, {row.loss}{calibrator_text} has the {superlative} {metric}: {value}."
+        cells = {(row, column): table.cells[row, column] for row in rows for column in columns}
+        cells = {key: cell for key, cell in cells.items() if math.isfinite(cell.mean)}
+        for row, column in best_keys(table.metric_info, {key: cell.mean for key, cell in cells.items()})[:1]:
+            name = row.loss if column in uncalibrated_columns else f"{row.loss} followed by {column}"
+            yield f"{label}, {_best_mean_finding(table, name, cells.pop((row, column)), cells.values(), superlative)}."
+
+
+def _best_mean_finding(
+    table: ResultTable, name: str, best: Cell, contenders: Collection[Cell], superlative: str
+) -> str:
+    """Return the clause on the cell with the best mean, which calls a method the best only if it clearly is.
+
+    Args:
+        table: The table of the metric.
+        name: The loss and calibrator of the cell.
+        best: The cell.
+        contenders: The cells that it is compared with.
+        superlative: "highest" or "lowest".
+    """
+    info, metric = table.metric_info, describe_metric(table.metric)
+    value, floor = best.mean_text(info), best.floor_text(info)
+    within_floor = best.mean <= best.floor  # false without a floor
+    floor_clause = f"; its noise floor is {floor}" if floor else ""
+    if not contenders:
+        return f"{name} has {metric} {value}{floor_clause}"
+    if not significance.is_significantly_different(best.tested_values, [cell.tested_values for cell in contenders]):
+        lowest = f"the {superlative} mean {metric} is {value} by {name}"
+        return f"no result is significantly the {superlative}; {lowest}{floor_clause}"
+    if within_floor:
+        return f"the {superlative} mean {metric}, {value} by {name}, is within its noise floor of {floor}"
+    return f"{name} has the {superlative} {metric}: {value}{floor_clause}"
 
 
 def _confidence_findings(table: ResultTable, rows: Sequence[RunNames]) -> Iterator[str]:
@@ -249,12 +275,21 @@ def _cell_html(cell: Cell, metric_info: MetricInfo) -> Markup:
     mean_text = cell.mean_text(metric_info)
     if mean_text == "nan":  # the metric has no value, such as the entropy of wrong predictions if none is wrong
         mean_text = "\N{EN DASH}"
-    html_lines = [_unbroken_value(" ".join(filter(None, [mean_text, cell.test_results])))]
+    html_lines = [
+        _unbroken_value(" ".join(filter(None, [mean_text, cell.test_results]))),
+        _floor_html(cell, metric_info),
+    ]
     if cell.parameters_text:
         html_lines.append(_small_print(f"({cell.parameters_text})"))
     if cell.paper:
         html_lines.append(_small_print(f"paper {cell.paper.text(metric_info)}"))
     return join_html(html_lines)
+
+
+def _floor_html(cell: Cell, metric_info: MetricInfo) -> Markup:
+    """Return the noise floor of a calibration error in small print, or nothing without one."""
+    floor = cell.floor_text(metric_info)
+    return _small_print(f"noise floor {floor}") if floor else Markup()
 
 
 def _small_print(text: str) -> Markup:
@@ -287,7 +322,9 @@ def side_by_side(table: ResultTable) -> Markup:
     rendered = html.table(head, rows, bold=best, caption=f"{table.heading}, side by side", long_row_names=True)
     baseline = _baseline_column(table)
     large_print = "Without a calibrator" if base_name(baseline) == "Identity" else f"With {baseline}"
-    explanation = html.note(f"{large_print}, and below with the best one. Bold marks the best of a column.")
+    explanation = html.note(
+        f"{large_print}, and below with the calibrator of the best mean. Bold marks the best mean of a column."
+    )
     return join_html([_metric_heading(describe_metric(table.metric), table.metric), rendered, explanation])
 
 
@@ -306,11 +343,14 @@ def _best_cell_html(table: ResultTable, row: RunNames) -> tuple[str, bool]:
         return "\N{EN DASH}", False
     baseline, metric_info = _baseline_column(table), table.metric_info
     large_print = _unbroken_value(table.cells[row, baseline].mean_text(metric_info))
+    large_print += _floor_html(table.cells[row, baseline], metric_info)
     means = {column: table.cells[row, column].mean for column in table.columns}
     best_columns = best_keys(metric_info, means)
     if not best_columns:
         return large_print, False
     small_text = f"{metric_info.text(means[best_columns[0]])} by {best_columns[0]}"
+    if floor := table.cells[row, best_columns[0]].floor_text(metric_info):
+        small_text += f", noise floor {floor}"
     if baseline in best_columns:
         small_text = "best uncalibrated" if base_name(baseline) == "Identity" else "the best"  # replaces the value
     network_means = [table.cells[r, baseline].mean for r in table.rows if r.setup == row.setup]
@@ -323,8 +363,9 @@ def _table_legend(tables: Sequence[ResultTable]) -> Markup:
     tests = " ".join(dict.fromkeys(table.significance_note for table in tables if table.significance_note))
     return html.note(
         f"Cells show {describe_cells(tables)}, measured on test examples that were not used for fitting. Brackets hold "
-        "the mean temperature and other fitted parameters of a calibrator. The best of each network on a data set is "
-        f"bold. {tests}"
+        "the mean temperature and other fitted parameters of a calibrator. A noise floor is the mean calibration error "
+        "of a calibrated model with the same confidences. The best mean of each network on a data set is bold. "
+        f"{tests}"
     )
 
 

@@ -20,7 +20,7 @@ from calibrant.lab.study.grids import Run
 from calibrant.lab.study.measurements import ResultRow, RunMeasurement
 from calibrant.lab.study.progress import Trial, duration_text
 from calibrant.lab.study.stored_files import name_in_errors
-from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable, describe_cells
+from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable, describe_cells, has_noise_floor
 from calibrant.types import InputError
 
 DRAFT_PATTERNS = ".results-*", ".made_with-*.json", ".report-*.html", ".rows-*.csv", ".tables-*.*"  # of killed writers
@@ -60,7 +60,8 @@ class Result:
     @property
     def cell_description(self) -> str:
         """Description of the cells of the tables."""
-        return describe_cells(self.tables)
+        floor = ", noise floor in square brackets" if any(map(has_noise_floor, self.tables)) else ""
+        return describe_cells(self.tables) + floor
 
     @property
     def failure_lines(self) -> list[str]:
@@ -75,7 +76,7 @@ class Result:
         """Return the tables, their legend, the findings, notes, failed runs, and the path of the report."""
         parts = [str(table) for table in self.tables]
         if self.tables:
-            parts.append(f"{self.cell_description}, temperature in brackets, best between stars\n{self.finding}")
+            parts.append(f"{self.cell_description}, temperature in brackets, best mean between stars\n{self.finding}")
         parts.append("\n".join([*self.notes, *self.failure_lines]))
         parts.append(f"report: {self.report}" if self.report else "")
         return "\n\n".join(filter(None, parts))

@@ -16,14 +16,13 @@ ValuesBySeed = Mapping[int, float]  # values of a metric by seed
 def paired_p_value(first: ValuesBySeed, second: ValuesBySeed) -> float:
     """Return the two-sided p-value of Student's paired t-test over shared seeds, or nan with fewer than two.
 
-    Seeds with a value that is not finite are left out.
+    It is nan, too, if a value is not finite: a test of the other seeds would leave out the worst one.
 
     >>> round(paired_p_value({0: 1.0, 1: 2.0, 2: 3.0}, {0: 1.5, 1: 2.6, 2: 3.4}), 4)
     0.0131
     """
     pairs = [(first[seed], second[seed]) for seed in first if seed in second]
-    pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
-    if len(pairs) < 2:
+    if len(pairs) < 2 or not all(math.isfinite(value) for pair in pairs for value in pair):
         return math.nan
     if all(first_value == second_value for first_value, second_value in pairs):
         return 1.0  # scipy would return nan
@@ -46,6 +45,18 @@ def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:
     multiplied = (min(1.0, (len(tested) - i) * p_values[key]) for i, key in enumerate(tested))
     adjusted = dict(zip(tested, accumulate(multiplied, max), strict=True))  # running maximum: keeps the order
     return adjusted | {key: p for key, p in p_values.items() if math.isnan(p)}
+
+
+def is_significantly_different(values: ValuesBySeed, contenders: Iterable[ValuesBySeed]) -> bool:
+    """Return whether values differ significantly from those of each contender, of which there is at least one.
+
+    The paired t-tests are corrected together by Holm's method. Without a test, nothing is significant.
+
+    >>> is_significantly_different({0: 1.0, 1: 1.1}, [{0: 2.0, 1: 2.1}]), is_significantly_different({0: 1.0}, [])
+    (True, False)
+    """
+    p_values = holm({i: paired_p_value(values, contender) for i, contender in enumerate(contenders)})
+    return bool(p_values) and all(p < SIGNIFICANCE_LEVEL for p in p_values.values())  # nan is not below
 
 
 def pairwise_p_values(values: Mapping[Key, ValuesBySeed]) -> dict[tuple[Key, Key], float]:

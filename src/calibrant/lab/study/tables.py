@@ -52,6 +52,8 @@ class Cell:
     diverged: int = 0  # number of networks that diverged
     letters: str = ""  # cells of a row that share a letter do not differ significantly
     reason: str = ""  # why the calibrator or metric does not apply
+    unmeasured: int = 0  # number of networks that did not diverge, to which the calibrator or metric does not apply
+    floor: float = math.nan  # noise floor of a calibration error, mean over seeds
     fitted_parameters: Mapping[str, float] = field(default_factory=dict[str, float])  # other means, by name
 
     @property
@@ -65,11 +67,34 @@ class Cell:
         values = self.values.values()
         return stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else math.nan
 
+    @property
+    def num_seeds(self) -> int:
+        """Number of networks, with those that have no value."""
+        return len(self.values) + self.diverged + self.unmeasured
+
+    @property
+    def excluded(self) -> int:
+        """Number of networks without a finite value. Tests and the mean would favor a cell that leaves them out."""
+        return self.diverged + self.unmeasured + sum(not math.isfinite(value) for value in self.values.values())
+
+    @property
+    def tested_values(self) -> significance.ValuesBySeed:
+        """The values by seed, or none if any network has no finite value."""
+        return {} if self.excluded else self.values
+
     def text(self, metric_info: MetricInfo, *, deviation: bool = True) -> str:
-        """Return the cell as papers print it, such as '4.35 ± 0.21 (2.50, gamma 0.37) ▲', with shares in percent."""
-        parameters = f"({self.parameters_text})" if self.parameters_text else ""
-        texts = [self.mean_text(metric_info, deviation=deviation), parameters, self.test_results]
+        """Return the cell as papers print it, such as '4.35 ± 0.21 (2.50, gamma 0.37) ▲', with shares in percent.
+
+        The noise floor of a calibration error follows its mean in square brackets: '4.35 ± 0.21 [0.98]'.
+        """
+        floor_text = self.floor_text(metric_info)
+        texts = [self.mean_text(metric_info, deviation=deviation), f"[{floor_text}]" if floor_text else ""]
+        texts += [f"({self.parameters_text})" if self.parameters_text else "", self.test_results]
         return " ".join(filter(None, texts))
+
+    def floor_text(self, metric_info: MetricInfo) -> str:
+        """Return the noise floor, or "" without one."""
+        return "" if math.isnan(self.floor) else metric_info.text(self.floor)
 
     def mean_text(self, metric_info: MetricInfo, *, deviation: bool = True) -> str:
         """Return "n/a" if a method does not apply, "diverged" without values, else the mean and its deviation."""
@@ -128,8 +153,9 @@ class ResultTable:
         cells = self.cells.values()
         part_applies = {  # parts of the caption, and whether they apply to any cell
             "mean ± standard deviation over seeds": any(len(cell.values) > 1 for cell in cells),
+            "noise floor in square brackets": has_noise_floor(self),
             "temperature in brackets": any(not math.isnan(cell.temperature) for cell in cells),
-            "best in bold": any(cell.best for cell in cells),
+            "best mean in bold": any(cell.best for cell in cells),
         }
         return "; ".join([self.description, *(part for part, applies in part_applies.items() if applies)]) + "."
 
@@ -149,10 +175,22 @@ class ResultTable:
             )
         if any(_calibrator_tests(self.cells).values()):
             sentences.append(
-                "Calibrators of a row that share a letter, or have no letters, do not differ significantly by paired "
-                f"t-tests over shared seeds at level {SIGNIFICANCE_LEVEL}, with Holm's correction per row."
+                "Calibrators of a row that share a letter do not differ significantly by paired t-tests over shared "
+                f"seeds at level {SIGNIFICANCE_LEVEL}, with Holm's correction per row; nor do those of a row without "
+                "letters."
             )
+        if sentences and (untested := self._untested_cells()):
+            sentences.append(f"Not tested, because not all seeds have a finite value: {'; '.join(untested)}.")
         return " ".join(sentences)
+
+    def _untested_cells(self) -> list[str]:
+        """Name the columns of each row whose cells are not tested, and the number of seeds without a finite value."""
+        texts: list[str] = []
+        for row in self.rows:
+            cells = [(column, self.cells[row, column]) for column in self.columns]
+            names = [f"{c} ({cell.excluded} of {cell.num_seeds})" for c, cell in cells if cell.excluded and cell.values]
+            texts += [f"{self.name(row)} with {', '.join(names)}"] if names else []
+        return texts
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -242,6 +280,7 @@ class ResultTable:
                 "calibrator": column,
                 "mean": cell.mean,
                 "deviation": cell.deviation,
+                "floor": cell.floor,
                 "seeds": len(cell.values),
                 "diverged": cell.diverged,
                 "temperature": cell.temperature,
@@ -322,6 +361,11 @@ def describe_cells(tables: Iterable[ResultTable]) -> str:
     return f"mean ± standard deviation over {num_seeds} seeds" if num_seeds > 1 else "one seed"
 
 
+def has_noise_floor(table: ResultTable) -> bool:
+    """Return whether any cell of a table has a noise floor."""
+    return any(not math.isnan(cell.floor) for cell in table.cells.values())
+
+
 def main_calibration_error(names: Iterable[str]) -> str:
     """Return the first calibration error among metrics, or the first metric if there is none.
 
@@ -362,6 +406,8 @@ def _build_cell(results: list[Mapping[str, Any]], paper_value: PaperValue | None
         paper=paper_value,
         diverged=len(applicable) - len(converged),
         reason=next((result["reason"] for result in results if result.get("reason")), ""),
+        unmeasured=len(results) - len(applicable),
+        floor=mean(result.get("floor", math.nan) for result in converged) if converged else math.nan,
         fitted_parameters={name: mean(values) for name, values in parameters.items()},
     )
 
@@ -401,7 +447,7 @@ def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
     # the key of the reference by the key of the cell
     references = {(row, column): (reference_rows[row.setup], column) for row, column in cells}
     p_values_by_reference = group_pairs(
-        (reference, (key, significance.paired_p_value(cells[reference].values, cells[key].values)))
+        (reference, (key, significance.paired_p_value(cells[reference].tested_values, cells[key].tested_values)))
         for key, reference in references.items()
         if reference in cells and cells[key].mean != cells[reference].mean  # also leaves out the reference itself
     )
@@ -418,7 +464,7 @@ def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
     """Return letters for the cells of every row in which calibrators differ significantly.
 
     Two tested cells of such a row differ significantly if and only if they share no letter. Cells that share no seeds
-    with others, and the cells of other rows, have no letters.
+    with others, or lack a finite value of a seed, and the cells of other rows, have no letters.
     """
     letters: dict[CellKey, str] = {}
     for row, p_values in _calibrator_tests(cells).items():
@@ -431,5 +477,5 @@ def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
 
 def _calibrator_tests(cells: Mapping[CellKey, Cell]) -> dict[RunNames, dict[tuple[str, str], float]]:
     """Return, for each row, the p-values of all pairs of calibrators that share seeds, with Holm's correction."""
-    values_by_row = group_pairs((row, (column, cell.values)) for (row, column), cell in cells.items())
+    values_by_row = group_pairs((row, (column, cell.tested_values)) for (row, column), cell in cells.items())
     return {row: significance.pairwise_p_values(dict(values)) for row, values in values_by_row.items()}

@@ -9,6 +9,7 @@ import polars
 import torch
 from torch import Tensor
 
+from benchmarks._draws import draw_labels
 from calibrant import Predictions
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -96,6 +97,29 @@ def stated(step: int = 1, sizes: tuple[int, ...] = (50, 100, 500), repeats: int 
 def _log_probs(probs: np.ndarray, labels: np.ndarray) -> Predictions:
     p = np.clip(probs.astype(np.float64), MIN_PROBABILITY, 1)
     return Predictions(np.log(p / p.sum(1, keepdims=True)), labels.astype(np.int64))
+
+
+CALIBRATED_CLASSES = 2, 5, 10, 30, 100
+
+
+def calibrated(sizes: tuple[int, ...] = (100, *SIZES), repeats: int = 5, test_rows: int = 20_000) -> Iterator[Problem]:
+    """Yield predictions of calibrated models, of which every calibrator can only lose: labels are drawn from them.
+
+    The logits are normal with a standard deviation of 2. Of two classes there is also one of 2 % of the examples.
+    """
+    for k, center in (*((k, 0.0) for k in CALIBRATED_CLASSES), (2, 4.6)):
+        for n in sizes:
+            for repeat in range(repeats):
+                rng = np.random.default_rng([repeat, k, n, int(center)])
+                parts = []
+                for m in (n, test_rows):
+                    z = (0.8 if center else 2.0) * rng.standard_normal((m, k))
+                    z[:, 0] += center
+                    parts.append(Predictions(z, draw_labels(z, rng)))
+                bayes = float(-parts[1].log_likelihood.mean())
+                name = f"calibrated: k = {k}{', 2 % positive' if center else ''} #{repeat}"
+                if len(parts[0].labels.unique()) > 1:
+                    yield Problem(name, n, *parts, bayes)
 
 
 KINDS = {  # distortions of the true logits

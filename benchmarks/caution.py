@@ -1,8 +1,9 @@
 """Calibrators can be worse than none, on few examples or on predictions of other kinds of models.
 
-The problems are tabular models, stated confidences of language models, and simulated predictions of 50 and 100
-examples. A calibrator hurts if its log loss is more than .001 nats above that of the original probabilities; splits and
-draws of one model are averaged first. Probabilities below 1e-7 are raised to 1e-7.
+The problems are tabular models, stated confidences of language models, simulated predictions of 50 and 100 examples,
+and predictions of calibrated models with 2 to 100 classes, which no calibrator can improve. A calibrator hurts if its
+log loss is more than .001 nats above that of the original probabilities; splits and draws of one model are averaged
+first. Probabilities below 1e-7 are raised to 1e-7.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from importlib.metadata import version
 import numpy as np
 
 from benchmarks._harness import US, Row, Size, markdown
-from benchmarks._problems import REAL, Problem, simulated, stated, tabular
+from benchmarks._problems import REAL, Problem, calibrated, simulated, stated, tabular
 from benchmarks.accuracy import contenders, judge, win_rates
 
 TITLE = "Calibrators that hurt"
@@ -30,10 +31,12 @@ def run(size: Size) -> Iterator[Row]:
 def _problems(size: Size) -> Iterator[Problem]:
     if size.name == "tiny":
         yield from list(simulated((50,), 1, test_rows=1000))[:1]
+        yield from list(calibrated((100,), 1, test_rows=1000))[:2]
         return
     yield from tabular(3 if size.full else 1)
     yield from stated(2 if size.full else 10, repeats=2 if size.full else 1)
     yield from simulated((50, 100), 3 if size.full else 1)
+    yield from calibrated(repeats=5 if size.full else 1)
 
 
 def page(rows: list[Row]) -> str:
@@ -60,7 +63,11 @@ def page(rows: list[Row]) -> str:
     return "\n".join(text)
 
 
-KINDS = {"stated": "Stated confidences of language models", "simulated": "Simulated predictions"}
+KINDS = {
+    "stated": "Stated confidences of language models",
+    "simulated": "Simulated predictions",
+    "calibrated": "Calibrated models, which nothing improves",
+}
 
 
 def _order(title: str) -> tuple[int, int]:

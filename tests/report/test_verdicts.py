@@ -151,9 +151,9 @@ def test_reasons_follow_the_numbers_of_the_table():
         ("Identity", {"Identity": 0.3, "Temperature": 0.4, "Vector": float("nan")}, True),
         ("Identity", {"Identity": 0.4, "Temperature": 0.3, "Vector": 0.5}, False),
     ):
-        given = replace(result, chosen_name=chosen_name, selection="held_out", held_out_nll=nll)
-        assert given.has_lowest_held_out_nll is lowest
-        texts += [expert_text.remedy_answer(given), assessment_answers(given)[2].lay_text]
+        changed = replace(result, chosen_name=chosen_name, selection="held_out", held_out_nll=nll)
+        assert changed.has_lowest_held_out_nll is lowest
+        texts += [expert_text.remedy_answer(changed), assessment_answers(changed)[2].lay_text]
     assert_rendered("remedy_reasons", "\n".join(texts))
 
 

@@ -50,6 +50,13 @@ def environment() -> list[harness.Row]:
     return [{"name": key, "value": value} for key, value in facts.items()]
 
 
+def measured_versions(path: Path) -> dict[str, str]:
+    """Return the version of Calibrant that each part was last measured with, from the table of the environment."""
+    rows = harness.read(path) if path.is_file() else []
+    by_name = {row["name"]: str(row["value"]) for row in rows}
+    return {part: by_name.get(f"calibrant, {part}", by_name.get("calibrant", "")) for part in PARTS}
+
+
 def page(out: Path, size: str) -> str:
     """Return the page built from the results in a folder."""
     tables = out / "benchmarks"
@@ -81,7 +88,8 @@ def main() -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     for package, why in peers.missing().items():
         print(f"skipped: {package}: {why}", flush=True)
-    harness.write(environment(), options.out / "benchmarks" / "environment.csv")
+    environment_path = options.out / "benchmarks" / "environment.csv"
+    versions = measured_versions(environment_path)
     for name in filter(None, options.only.split(",")):
         began = written = time.monotonic()
         rows: list[harness.Row] = []
@@ -95,6 +103,9 @@ def main() -> None:
         finally:
             harness.write(rows, path)  # keep the rows of an interrupted run
         print(f"{name}: {len(rows)} rows in {time.monotonic() - began:.0f} s", flush=True)
+        versions[name] = version("calibrant")
+        parts = [{"name": f"calibrant, {part}", "value": text} for part, text in versions.items() if text]
+        harness.write([*environment(), *parts], environment_path)
     (options.out / "benchmarks.md").write_text(page(options.out, options.size))
     print(options.out / "benchmarks.md")
 

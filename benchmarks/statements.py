@@ -1,0 +1,250 @@
+"""Sentences of the documentation that state results, read from the tables of the benchmarks and studies.
+
+    python -m benchmarks.statements [--write]
+
+Text between `<!-- measured: NAME -->` and `<!-- end -->` in the README and the pages is that of the function NAME of
+this file. The command lists texts that are not; with `--write`, it replaces them.
+"""
+
+import argparse
+import csv
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from statistics import mean, stdev
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs"  # folder of the tables
+MARKED = re.compile(r"(<!-- measured: (\w+) -->)(.*?)(<!-- end -->)", re.DOTALL)
+OURS = "calibrant, "
+WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+GROUPS = {  # of the problems of accuracy.csv and caution.csv: file, start of the problem, and name in sentences
+    "networks": ("accuracy", "", "predictions of real networks"),
+    "simulated": ("accuracy", "simulated", "simulated predictions"),
+    "tables": ("caution", "table", "models of tables"),
+    "stated": ("caution", "stated", "stated confidences of language models"),
+}
+SCALES = "mukhoti_2020", "medium", "long"  # folders of results on focal loss, from small to large
+STATEMENTS: dict[str, Callable[[], str]] = {}
+
+
+def statement(function: Callable[[], str]) -> Callable[[], str]:
+    """Register a function that returns a text of the documentation."""
+    STATEMENTS[function.__name__] = function
+    return function
+
+
+def read_rows(name: str) -> list[dict[str, str]]:
+    """Return the rows of a table below the folder of results."""
+    with (RESULTS / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def in_words(n: int) -> str:
+    """Return a number up to twelve in words."""
+    return WORDS[n] if n < len(WORDS) else f"{n:,}"
+
+
+# Calibrators
+
+
+def losses_by_calibrator(group: str) -> dict[str, list[float]]:
+    """Return the log-loss of each problem of a group by calibrator, for those that fitted all problems.
+
+    Splits and draws of one model in caution.csv count as one problem, as on the page.
+    """
+    file, start, _ = GROUPS[group]
+    losses: dict[str, dict[tuple[str, ...], list[float]]] = {}
+    for row in read_rows(f"benchmarks/{file}.csv"):
+        is_simulated = row["problem"].startswith("simulated")
+        if row["problem"].startswith(start) if start else not is_simulated:
+            name = row["problem"] if file == "accuracy" else row["problem"].split(" #")[0]
+            problem = losses.setdefault(row["contender"], {}).setdefault((name, row["n"]), [])
+            problem.append(float(row["nll"] or "nan"))
+    problems = {problem for by_problem in losses.values() for problem in by_problem}
+    means = {name: [mean(by.get(p, [float("nan")])) for p in sorted(problems)] for name, by in losses.items()}
+    return {name: values for name, values in means.items() if not any(x != x for x in values)}
+
+
+def contender_text(contender: str) -> str:
+    """Return a calibrator as code, with its package if it is not ours."""
+    package, _, name = contender.partition(", ")
+    return f"`{name}`" if contender.startswith(OURS) else f"{name} of {package}"
+
+
+def ranking(group: str) -> tuple[int, str, float, float]:
+    """Return the rank of Auto in mean log-loss, the best of the others, and its mean excess over Auto with 1.96 errors.
+
+    The excess is negative if the other one is better.
+    """
+    losses = losses_by_calibrator(group)
+    order = sorted(losses, key=lambda name: mean(losses[name]))
+    auto = f"{OURS}Auto"
+    rival = next(name for name in order if name != auto)
+    excess = [a - b for a, b in zip(losses[rival], losses[auto], strict=True)]
+    half = 1.96 * stdev(excess) / len(excess) ** 0.5 if len(excess) > 1 else float("nan")
+    return order.index(auto) + 1, rival, mean(excess), half
+
+
+@statement
+def auto_ranks() -> str:
+    """Say on which groups of problems Auto has the lowest mean log-loss, and by what it is beaten on the others."""
+    sizes = {group: losses_by_calibrator(group) for group in GROUPS}
+    first, sentences = list[str](), list[str]()
+    for group, (_, _, title) in GROUPS.items():
+        rank, rival, excess, half = ranking(group)
+        count = len(next(iter(sizes[group].values())))
+        if rank == 1:
+            first.append(f"{title} ({count} problems)")
+        else:
+            place = f"On {title} ({count} problems), it is number {rank} of {len(sizes[group])}"
+            sentences.append(f"{place}: {contender_text(rival)} is lower by {-excess:.4f} ± {half:.4f} nats.")
+    if first:
+        opening = f"Of all calibrators that fitted every problem, {peers()}, it has the lowest mean log-loss on "
+        listed = first[0] if len(first) == 1 else f"{', '.join(first[:-1])} and {first[-1]}"
+        sentences.insert(0, f"{opening}{listed}.")
+    return " ".join(sentences)
+
+
+@statement
+def summary_size() -> str:
+    """Say how large a saved summary of predictions is; its size does not depend on their number."""
+    import pickle
+
+    from calibrant import Predictions, metrics
+
+    summary = metrics.Summary.from_predictions(Predictions([[2.0, 0.0], [0.0, 1.0]], [0, 1]))
+    return f"{len(pickle.dumps(summary)) / 1e6:.0f} MB"
+
+
+@statement
+def peers() -> str:
+    """Say how many packages have calibrators that were compared with ours."""
+    contenders = {row["contender"] for file in ("accuracy", "caution") for row in read_rows(f"benchmarks/{file}.csv")}
+    packages = {name.partition(",")[0] for name in contenders} - {"calibrant"}
+    return f"ours and those of {in_words(len(packages))} other packages"
+
+
+@statement
+def packages() -> str:
+    """Say how many packages the benchmarks compare with, and how many of them have calibrators."""
+    not_compared = {"machine", "threads", "python", "calibrant", "torch", "numpy", "scipy"}
+    names = {row["name"].partition(",")[0] for row in read_rows("benchmarks/environment.csv")}
+    compared = names - not_compared
+    with_calibrators = re.findall(r"of (\w+) other", peers())[0]
+    return f"{in_words(len(compared))} other packages, {with_calibrators} of which have calibrators"
+
+
+@statement
+def accuracy_problems() -> str:
+    """Say how many problems calibrators were compared on."""
+    networks, simulated = (len(next(iter(losses_by_calibrator(g).values()))) for g in ("networks", "simulated"))
+    return f"{networks} real problems with 300, 1000 and 5000 examples to fit on, and {simulated} simulated ones"
+
+
+# Studies
+
+
+def _range(values: Iterable[float]) -> str:
+    """Return the smallest and the largest of some shares, in percent."""
+    shares = sorted(values)
+    low, high = f"{100 * shares[0]:.1f}", f"{100 * shares[-1]:.1f}"
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+@statement
+def focal_ece() -> str:
+    """Compare the ECE of focal loss and cross-entropy, before and after temperature scaling, over three scales."""
+    ece: dict[tuple[str, str], list[float]] = {}
+    for folder in SCALES:
+        for row in read_rows(f"results/{folder}/tables.csv"):
+            if (row["metric"], row["shift"]) == ("ece", ""):
+                ece.setdefault((row["loss"], row["calibrator"]), []).append(float(row["mean"]))
+    before, after = "Identity", "Temperature(criterion='ece')"
+    losses = "focal(gamma=3)", "cross_entropy"
+    focal, cross_entropy = ({c: _range(ece[loss, c]) for c in (before, after)} for loss in losses)
+    return (
+        f"Before temperature scaling, the ECE of focal loss is {focal[before]}, and that of cross-entropy "
+        f"{cross_entropy[before]}. After it, they are {focal[after]} and {cross_entropy[after]}."
+    )
+
+
+@statement
+def demo_networks() -> str:
+    """Say how many networks the demo trains."""
+    study = tomllib.loads((ROOT / "studies/quickstart.toml").read_text())
+    keys = "datasets", "networks", "losses", "seeds"
+    count = 1
+    for key in keys:
+        count *= len(study[key])
+    return f"{count} small networks"
+
+
+@statement
+def papers() -> str:
+    """Say how many papers have studies, and for how many of them the printed numbers are included."""
+    published = len(list((ROOT / "studies/published").glob("*.toml")))
+    return f"{in_words(_num_papers()).capitalize()} papers are included as studies; for {in_words(published)} of them"
+
+
+@statement
+def num_papers() -> str:
+    """Return the number of papers with studies, in words."""
+    return in_words(_num_papers())
+
+
+def _num_papers() -> int:
+    """Count the folders of results that belong to a study of a paper: the name has a year, or is a survey."""
+    folders = {path.name for path in (RESULTS / "results").iterdir() if path.is_dir()}
+    return len({path.stem for path in (ROOT / "studies").glob("*.toml")} & folders)
+
+
+@statement
+def wang_runs() -> str:
+    """Count the runs that the studies of Wang et al. (2021) list."""
+    from calibrant.lab.study import Study
+
+    studies = [Study.load(path) for path in sorted((ROOT / "studies").glob("wang_2021*.toml"))]
+    num_runs = sum(len(list(study.runs())) for study in studies)
+    return f"the {in_words(len(studies))} studies of Wang et al. (2021) list {num_runs:,} runs"
+
+
+# Pages
+
+
+def pages() -> Iterator[Path]:
+    """Yield the README and the pages that may hold marked texts."""
+    yield ROOT / "README.md"
+    yield from sorted((ROOT / "docs").rglob("*.md"))
+
+
+def stale_texts(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, text and right text of every marked text that is not that of its function, apart from spaces."""
+    for _, name, marked, _ in MARKED.findall(text):
+        expected = STATEMENTS[name]()
+        if marked.split() != expected.split():
+            yield name, " ".join(marked.split()), expected
+
+
+def rewritten(text: str) -> str:
+    """Return the text of a page in which every stale text is replaced."""
+    expected_by_name = {name: expected for name, _, expected in stale_texts(text)}
+    return MARKED.sub(lambda m: m[1] + expected_by_name.get(m[2], m[3]) + m[4], text)
+
+
+def main() -> None:
+    """List the texts that do not follow from the tables, or replace them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true")
+    write = parser.parse_args().write
+    for path in pages():
+        text = path.read_text()
+        for name, marked, expected in stale_texts(text):
+            print(f"{path.relative_to(ROOT)}, {name}:\n  {marked}\n  {expected}")
+        if write and (new := rewritten(text)) != text:
+            path.write_text(new)
+
+
+if __name__ == "__main__":
+    main()

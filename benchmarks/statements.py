@@ -11,6 +11,7 @@ import csv
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -37,7 +38,12 @@ def statement(function: Callable[[], str]) -> Callable[[], str]:
 
 def read_rows(name: str) -> list[dict[str, str]]:
     """Return the rows of a table below the folder of results."""
-    with (RESULTS / name).open(newline="") as file:
+    return _read_rows(RESULTS / name)
+
+
+@cache
+def _read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 

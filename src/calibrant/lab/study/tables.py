@@ -153,8 +153,8 @@ class ResultTable:
         cells = self.cells.values()
         part_applies = {  # parts of the caption, and whether they apply to any cell
             "mean ± standard deviation over seeds": any(len(cell.values) > 1 for cell in cells),
-            "noise floor in square brackets": has_noise_floor(self),
             "temperature in brackets": any(not math.isnan(cell.temperature) for cell in cells),
+            "noise floor in square brackets": has_noise_floor(self),
             "best mean in bold": any(cell.best for cell in cells),
         }
         return "; ".join([self.description, *(part for part, applies in part_applies.items() if applies)]) + "."

@@ -54,7 +54,8 @@ def measured_versions(path: Path) -> dict[str, str]:
     """Return the version of Calibrant that each part was last measured with, from the table of the environment."""
     rows = harness.read(path) if path.is_file() else []
     by_name = {row["name"]: str(row["value"]) for row in rows}
-    return {part: by_name.get(f"calibrant, {part}", by_name.get("calibrant", "")) for part in PARTS}
+    measured = [part for part in PARTS if path.with_name(f"{part}.csv").is_file()]
+    return {part: by_name.get(f"calibrant, {part}", by_name.get("calibrant", "")) for part in measured}
 
 
 def page(out: Path, size: str) -> str:

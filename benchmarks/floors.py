@@ -31,6 +31,7 @@ CALIBRATORS = (
     *("ScalingBinning", "Isotonic", "SharedIsotonic", "VennAbers", "Spline"),
 )
 CHUNK_ELEMENTS = 1 << 21
+MIN_DRAWN_EVENTS = 1000  # variance of the number of events, times the draws
 
 
 def draw_predictions(event: str, confidences: str, n: int, rng: np.random.Generator) -> Predictions:
@@ -74,7 +75,7 @@ def differences(p: Predictions, draws: int, rng: np.random.Generator) -> Iterato
         floor, mean = getattr(metrics, name).interval(p), errors.mean()
         precision = 2 * (0.95 * 0.05 / draws) ** 0.5
         low, high = np.quantile(errors, [0.95 - precision, 0.95 + precision])
-        if mean > 0:
+        if draws * float(p.events.moments(1).variance.sum()) > MIN_DRAWN_EVENTS:  # else the simulation is noise
             yield name, floor.value / mean - 1, floor.high / np.clip(floor.high, low, high) - 1
 
 

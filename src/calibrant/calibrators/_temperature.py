@@ -127,7 +127,8 @@ class Temperature:
             accuracy_after=accuracy,
             standard_error=result.standard_error,
             data=p.digest,
-            classes=p.logits.shape[1],
+            classes=p.k,
+            absent=len(p.absent_classes),
         )
         return cls(torch.tensor(result.temperature, dtype=torch.float64), certificate)
 

@@ -16,11 +16,11 @@ FitFunction = Callable[[Predictions], Map]
 def assign_folds(p: Predictions, folds: int, seed: int = 0) -> Tensor:
     """Return the fold of each sample (n) int64, 0 .. folds-1, without looking at the labels.
 
-    Samples are sorted by a random linear combination of their logits, in which equal rows lie in random order, and dealt
-    out to the folds in turn: each fold has about the same predictions, and its labels are those of random samples. Folds
-    that also had the same labels would repeat the chance frequencies of the classes, and reward calibrators that learn
-    them. The order of classes has no effect, nor has the order of samples whose logits differ. All samples of a cluster
-    share a fold.
+    Samples are sorted by a random linear combination of their logits, in which equal rows lie in random order, and
+    dealt out to the folds in turn: each fold has about the same predictions, and its labels are those of random
+    samples. Folds that also had the same labels would repeat the chance frequencies of the classes, and reward
+    calibrators that learn them. The order of classes has no effect, nor has the order of samples whose logits differ.
+    All samples of a cluster share a fold.
 
     Raises:
         InputError: If there are fewer samples, or clusters, than folds.

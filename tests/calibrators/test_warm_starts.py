@@ -14,6 +14,7 @@ from calibrant.calibrators import (
     Auto,
     Beta,
     Chain,
+    IntraOrderPreserving,
     Matrix,
     Monotone,
     Platt,
@@ -39,7 +40,7 @@ def draw(n: int, k: int, seed: int = 0, *, weighted: bool = False) -> Prediction
 
 
 def fit_chain(p: Predictions) -> Chain:
-    first = Monotone.fit(p)
+    first = IntraOrderPreserving.fit(p)
     return Chain(first, StructuredMatrix.fit(p.apply(first), robust=True))
 
 
@@ -52,7 +53,8 @@ SINGLE_FITS = {
     "Quadratic": Quadratic.fit,
     "VennAbers": VennAbers.fit,
     "Monotone": Monotone.fit,
-    "Monotone then StructuredMatrix": fit_chain,
+    "IntraOrderPreserving": IntraOrderPreserving.fit,
+    "IntraOrderPreserving then StructuredMatrix": fit_chain,
     "Vector(ridge=0.1)": partial(Vector.fit, ridge=0.1),
     "Vector": Vector.fit,
     "Matrix(ridge=0.1)": partial(Matrix.fit, ridge=0.1),
@@ -63,7 +65,7 @@ SINGLE_FITS = {
 def test_members_of_auto_agree_with_single_fits(k, weighted):
     p, fresh = draw(120, k, weighted=weighted), draw(50, k, 1).logits
     stack = Auto.fit(p, folds=2)
-    assert len(stack.candidates) == (8 if k == 2 else 7)
+    assert len(stack.candidates) == (10 if k == 2 else 8)
     for candidate in stack.candidates[1:]:
         single_nll = float(metrics.nll(map_out_of_fold(SINGLE_FITS[candidate.name], p, folds=2)))
         assert candidate.held_out == pytest.approx(single_nll, abs=1e-4)

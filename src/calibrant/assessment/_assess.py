@@ -23,9 +23,11 @@ from calibrant.assessment._verdict import DEFAULT_TOLERANCE, check_tolerance
 from calibrant.backend.threads import thread_limit
 from calibrant.io.files import atomic_write, write_by_suffix
 from calibrant.io.formats import CALIBRATOR_SUFFIX
+from calibrant.metrics import Comparison, allow_for_cross_fitting
 from calibrant.predictions import Predictions
 
 DEFAULT_FOLDS = 5
+LEVEL = 0.90  # of the intervals of changes
 ACCURACY_PRESERVING_AUTO = "Auto(accuracy_preserving=True)"  # shown beside an Auto that loses accuracy
 
 
@@ -146,7 +148,7 @@ def _build_assessment(plan: Plan, fits: dict[str, Any], evaluation: Evaluation, 
     If the selected calibrator loses accuracy, the accuracy-preserving `Auto` is shown beside it: the one among the
     candidates, or a new one if `Auto` is selected.
     """
-    changes = evaluation.data.compare_metrics(choice.name, plan.event.tested_metrics)  # uncalibrated to calibrated
+    changes = _compare_with_uncalibrated(plan, evaluation, choice)
     assessment = Assessment(
         uncalibrated=evaluation.uncalibrated,
         measurements=evaluation.measurements,
@@ -173,6 +175,25 @@ def _build_assessment(plan: Plan, fits: dict[str, Any], evaluation: Evaluation, 
     return assessment
 
 
+def _compare_with_uncalibrated(plan: Plan, evaluation: Evaluation, choice: Choice) -> Comparison | None:
+    """Test the changes of metrics, uncalibrated to calibrated by the selected calibrator. Return None for one row.
+
+    If the folds that select the calibrator also evaluate it, the intervals hold for all candidates at once
+    (Bonferroni), and allow for the data that its fits share.
+    """
+    data, names = evaluation.data, plan.event.tested_metrics
+    if plan.test is not None:
+        return data.compare_metrics(choice.name, names)
+    num_tests = 1
+    if choice.selection == "held_out":
+        num_tests = max(1, sum(c.name != "Identity" for c in plan.candidates))
+    changes = data.compare_metrics(choice.name, names, level=1 - (1 - LEVEL) / num_tests)
+    if changes is None:
+        return None
+    rows = (allow_for_cross_fitting(row, plan.folds, num_tests) for row in changes)
+    return replace(changes, level=LEVEL, rows=tuple(rows))
+
+
 def _add_accuracy_preserving_auto(plan: Plan, data: InMemoryEvaluation, assessment: Assessment) -> Assessment:
     """Fit and evaluate `ACCURACY_PRESERVING_AUTO`, and add it to the results."""
     c = CandidateCalibrator.of(ACCURACY_PRESERVING_AUTO)
@@ -183,7 +204,8 @@ def _add_accuracy_preserving_auto(plan: Plan, data: InMemoryEvaluation, assessme
         calibrated = apply_calibrator(data.uncalibrated, fits[c.name])
     held_out = assessment.held_out_nll
     if held_out:  # empty if the calibrator was requested, or there are too few rows for folds
-        held_out = held_out | {c.name: held_out_nll(plan, c, fits[c.name])}
+        nll, _ = held_out_nll(plan, c, fits[c.name], calibrated if plan.test is None else None)
+        held_out = held_out | {c.name: nll}
     return replace(
         assessment,
         measurements=dict(assessment.measurements) | {c.name: measure_as_planned(plan, calibrated)},

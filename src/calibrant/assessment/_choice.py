@@ -1,7 +1,7 @@
 """Select a calibrator on held-out folds, and say which ones few labels cannot tell apart."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,19 +9,18 @@ import torch
 from torch import Tensor
 
 from calibrant import metrics
-from calibrant.assessment._candidates import CandidateCalibrator, Progress
+from calibrant.assessment._candidates import CandidateCalibrator
 from calibrant.assessment._evaluation import Evaluation
 from calibrant.assessment._plan import Plan
 from calibrant.assessment._results import HeldOutComparison, Selection
 from calibrant.calibrators import learned_fields
-from calibrant.metrics import Interval, student_quantile
+from calibrant.metrics import Interval
 from calibrant.predictions import Predictions
-from calibrant.predictions.folds import assign_folds, num_units
+from calibrant.predictions.folds import num_units
 
 MAX_FEW_UNITS = 100  # rows or clusters up to which cross-fitting is repeated
 MIN_FEW_UNITS = 5  # as many as folds
 FOLDS, NUM_REPEATS = 5, 2
-LEVEL = 0.90
 
 
 @dataclass(frozen=True)
@@ -37,48 +36,25 @@ class Choice:
 def choose_calibrator(plan: Plan, fits: Mapping[str, Any], evaluation: Evaluation) -> Choice:
     """Select the requested calibrator, or the one with the lowest NLL on held-out folds of the fitting data.
 
-    With few labels, select the simplest calibrator that cannot be told apart from the best. Without any held-out NLL
-    to compare, because all are NaN or there are too few rows for folds, select the first candidate.
+    With few labels, select the simplest calibrator that cannot be told apart from the best. Either gives way to
+    `Identity`, if that is a candidate, unless it is better by more than one standard error. Without any held-out NLL to
+    compare, because all are NaN or there are too few rows for folds, select the first candidate.
 
     Args:
         plan: Inputs of the assessment.
         fits: The calibrators by name, fitted on all fitting data.
         evaluation: Their measurements, which are used only if they are out of fold.
     """
-    held_out = compare_held_out(plan.val, plan.held_out_candidates, fits, plan.on_progress)
+    held_out, nll = compare_held_out(plan, fits, evaluation)
     if plan.requested_name:
         return Choice(plan.requested_name, "requested", held_out_nll={}, held_out=held_out)
-    if plan.test is None:  # the evaluation is cross-fitted: its NLL was measured on held-out folds
-        nll = {name: measurement["nll"].value for name, measurement in evaluation.measurements.items()}
-    elif num_units(plan.val) < 2:  # too few for folds
-        nll = {}
-    else:
-        nll = {c.name: held_out_nll(plan, c, fits[c.name]) for c in plan.candidates}
     comparable = {name: value for name, value in nll.items() if not math.isnan(value)}
-    selection: Selection = "held_out"
-    if held_out.simplest:  # None unless labels are few
-        name = held_out.simplest
-    elif comparable:
-        name = min(comparable, key=comparable.__getitem__)
-    else:
-        name, selection = plan.candidates[0].name, "first"
-    return Choice(name, selection, held_out_nll=nll, held_out=held_out)
-
-
-def held_out_nll(plan: Plan, candidate: CandidateCalibrator, fitted: Any) -> float:
-    """Return the NLL of a calibrator on held-out folds of the fitting data.
-
-    It is NaN for a loaded calibrator that was fitted on these data: there are no folds that it has not seen. It is
-    infinite for a calibrator that introduces zero probabilities, even if no such class occurred.
-    """
-    if candidate.fitted is not None and candidate not in plan.held_out_candidates:
-        return math.nan
-    nll_of_fit = getattr(fitted, "out_of_fold", math.nan)  # from the folds that the fit of `Auto` held out itself
-    if candidate.fitted is None and math.isfinite(nll_of_fit):
-        return nll_of_fit
-    val, folds = plan.val.double(), min(plan.folds, num_units(plan.val))
-    calibrated = candidate.out_of_fold(val, fitted, folds, plan.on_progress)
-    return math.inf if introduces_zeros(calibrated, val) else float(metrics.nll(calibrated))
+    if not comparable:
+        return Choice(plan.candidates[0].name, "first", held_out_nll=nll, held_out=held_out)
+    name = held_out.simplest or min(comparable, key=comparable.__getitem__)  # no simplest one unless labels are few
+    if "Identity" in comparable and not held_out.is_better(name):
+        name = "Identity"
+    return Choice(name, "held_out", held_out_nll=nll, held_out=held_out)
 
 
 def has_few_labels(val: Predictions) -> bool:
@@ -87,44 +63,74 @@ def has_few_labels(val: Predictions) -> bool:
 
 
 def compare_held_out(
-    val: Predictions, candidates: Sequence[CandidateCalibrator], fits: Mapping[str, Any], on_progress: Progress
-) -> HeldOutComparison:
+    plan: Plan, fits: Mapping[str, Any], evaluation: Evaluation
+) -> tuple[HeldOutComparison, dict[str, float]]:
     """Compare calibrators, none of which saw the validation data before, on held-out folds of these data.
 
-    With few labels every calibrator is fitted `FOLDS * NUM_REPEATS` times, to other folds each time. With more labels
-    that would be slow: the gain of `Auto`, whose fit holds out folds itself, is then the only result.
+    With few labels every calibrator is fitted `FOLDS * NUM_REPEATS` times, to other folds each time, and also compared
+    with the best one. Otherwise folds that are at hand are used: those of a cross-fitted evaluation, and those that the
+    fit of `Auto` holds out itself. No others are fitted if a calibrator is requested.
 
     Args:
-        val: The fitting data.
-        candidates: The calibrators to compare.
-        fits: The same calibrators and possibly others by name, fitted on all of `val`.
-        on_progress: Function that is called with a text before each step.
+        plan: The fitting data and the calibrators to compare.
+        fits: The same calibrators and possibly others by name, fitted on all fitting data.
+        evaluation: Their measurements, which are used only if they are out of fold.
 
     Returns:
-        Intervals of the gain of each calibrator over no calibration, and of its deficit to the best, in nats.
+        Intervals of the gain of each calibrator over no calibration, and of its deficit to the best, in nats; and the
+        NLL of every candidate, NaN if it was fitted on these data before. Both are empty with too few rows for folds.
     """
-    if not has_few_labels(val):
-        stated_gains = {name: _stated_gain(fitted, val) for name, fitted in fits.items()}
-        gains = {name: gain for name, gain in stated_gains.items() if gain is not None}
-        return HeldOutComparison(gains, deficits={})
-    p = val.double()
-    folds = [assign_folds(p, FOLDS, seed) for seed in range(NUM_REPEATS)]
-    losses: dict[str, list[Tensor]] = {}  # by calibrator: for each repetition, the loss of every example
-    for c in sorted(candidates, key=lambda c: num_parameters(fits[c.name])):  # the simplest first
-        calibrated = [c.out_of_fold(p, fits[c.name], FOLDS, on_progress, seed) for seed in range(NUM_REPEATS)]
-        losses[c.name] = [_losses(repetition, p) for repetition in calibrated]
-    means = {name: _mean_interval(values, folds, p) for name, values in losses.items()}
-    best = min(means, key=lambda name: means[name].value)
-    uncalibrated = [_losses(p, p)] * NUM_REPEATS  # the same in every repetition
+    p, nll = plan.val.double(), dict.fromkeys((c.name for c in plan.candidates), math.nan)
+    if num_units(p) < 2:
+        return HeldOutComparison({}, {}), {}
+    if not has_few_labels(p):
+        gains: dict[str, Interval] = {}
+        for c in plan.held_out_candidates:
+            at_hand = evaluation.data.calibrated[c.name] if plan.test is None else None
+            if plan.requested_name is None or at_hand is not None or states_gain(fits[c.name]):
+                nll[c.name], gains[c.name] = held_out_nll(plan, c, fits[c.name], at_hand)
+        return HeldOutComparison(gains, {}), nll
+    losses: dict[str, Tensor] = {}  # by calibrator: the loss of every example, the mean over repetitions
+    for c in sorted(plan.held_out_candidates, key=lambda c: num_parameters(fits[c.name])):  # the simplest first
+        repetitions = (c.out_of_fold(p, fits[c.name], FOLDS, plan.on_progress, seed) for seed in range(NUM_REPEATS))
+        losses[c.name] = torch.stack([_losses(calibrated, p) for calibrated in repetitions]).mean(0)
+        nll[c.name] = _mean(losses[c.name], p).value
+    best = min(losses, key=nll.__getitem__, default="")
+    gains = {name: _mean(_losses(p, p) - loss, p) for name, loss in losses.items()}
+    deficits = {name: _mean(loss - losses[best], p) for name, loss in losses.items()}
+    return HeldOutComparison(gains, deficits), nll
 
-    def difference(first: list[Tensor], second: list[Tensor]) -> Interval:
-        """Return the mean of the first losses minus the second ones, repetition by repetition."""
-        return _mean_interval([a - b for a, b in zip(first, second, strict=True)], folds, p)  # paired by example
 
-    return HeldOutComparison(
-        gains={name: difference(uncalibrated, values) for name, values in losses.items() if name != "Identity"},
-        deficits={name: difference(values, losses[best]) for name, values in losses.items()},
-    )
+def held_out_nll(
+    plan: Plan, candidate: CandidateCalibrator, fitted: Any, calibrated: Any = None
+) -> tuple[float, Interval]:
+    """Return the NLL of a calibrator on held-out folds of the fitting data, and its gain over no calibration, in nats.
+
+    The NLL is infinite for a calibrator that introduces zero probabilities, even if no such class occurred.
+
+    Args:
+        plan: The fitting data.
+        candidate: The calibrator.
+        fitted: The same, fitted on all fitting data.
+        calibrated: Its out-of-fold predictions, if they are at hand.
+    """
+    p, folds = plan.val.double(), min(plan.folds, num_units(plan.val))
+    if calibrated is None and candidate.fitted is None and states_gain(fitted):
+        return fitted.out_of_fold, Interval(fitted.gain, fitted.gain_low, 2 * fitted.gain - fitted.gain_low)
+    if calibrated is None:
+        calibrated = candidate.out_of_fold(p, fitted, folds, plan.on_progress)
+    losses = _losses(calibrated, p)
+    return _mean(losses, p, folds).value, _mean(_losses(p, p) - losses, p, folds)
+
+
+def states_gain(fitted: Any) -> bool:
+    """Return whether a calibrator states its gain, which `Auto` estimates on folds that its fit holds out."""
+    return math.isfinite(getattr(fitted, "gain_low", math.nan))
+
+
+def _mean(values: Tensor, p: Predictions, folds: int = FOLDS) -> Interval:
+    """Return the mean over held-out folds with its interval."""
+    return metrics.cross_validated_mean(values, folds, p)
 
 
 def num_parameters(fitted: Any) -> int:
@@ -134,55 +140,6 @@ def num_parameters(fitted: Any) -> int:
     if isinstance(fitted, tuple | list):
         return sum(map(num_parameters, fitted))
     return sum(num_parameters(value) for name, value in learned_fields(fitted).items() if name != "certificate")
-
-
-def _stated_gain(fitted: Any, val: Predictions) -> Interval | None:
-    """Return the interval of the NLL gain that `Auto` estimates from its own folds, or None for other calibrators."""
-    gain = getattr(fitted, "gain", math.nan)
-    standard_error = getattr(fitted, "gain_error", math.nan)
-    if math.isnan(gain + standard_error):
-        return None
-    return _student_interval(gain, standard_error, num_units(val) - 1)
-
-
-def _mean_interval(losses: list[Tensor], folds: list[Tensor], p: Predictions) -> Interval:
-    """Return the mean of a loss over repeated cross-fitting, with its interval over draws of the data.
-
-    `losses` and `folds` hold, for each repetition, the loss and the fold of every example, (n).
-
-    The variance has two parts. The first comes from the fits. As they share most of their data, the mean over J folds
-    has the variance of one fold times 1 / J + n_test / n_train, where n_test / n_train = 1 / (FOLDS - 1), instead of
-    1 / J (corrected resampled t-test, Nadeau & Bengio 2003). The second comes from the examples or clusters: stratified
-    folds are more alike than random ones, so that their means miss it.
-    """
-    w = torch.ones_like(losses[0]) if p.weights is None else p.weights.to(losses[0])
-    means: list[Tensor] = []  # of each fold of each repetition; a fold may have no weight
-    for loss, fold in zip(losses, folds, strict=True):
-        weights_by_fold = [w * (fold == i) for i in range(FOLDS)]
-        means += [_weighted_mean(loss, weight) for weight in weights_by_fold if float(weight.sum()) > 0]
-    fold_means = torch.stack(means)
-    mean_losses = torch.stack(losses).mean(0)  # over the repetitions
-    mean = float(_weighted_mean(mean_losses, w))
-    if not math.isfinite(mean):
-        return Interval(mean, mean, mean, LEVEL)
-    j = len(fold_means)  # FOLDS * NUM_REPEATS, unless folds have no weight
-    fold_error = math.sqrt(float(fold_means.var()) * (1 / j + 1 / (FOLDS - 1)))
-    residuals = w * (mean_losses - mean)
-    unit_residuals = residuals if p.clusters is None else torch.bincount(p.clusters, residuals)
-    n = num_units(p)  # of examples or clusters
-    sampling_error = math.sqrt(float(unit_residuals.square().sum()) * n / (n - 1)) / float(w.sum())
-    return _student_interval(mean, math.hypot(fold_error, sampling_error), j - 1)
-
-
-def _weighted_mean(x: Tensor, w: Tensor) -> Tensor:
-    """Return the mean of x with weights w."""
-    return (x * w).sum() / w.sum()
-
-
-def _student_interval(value: float, error: float, degrees: int) -> Interval:
-    """Return the interval of a mean with this standard error by Student's t distribution with `degrees` of freedom."""
-    half_width = student_quantile(LEVEL, degrees) * error
-    return Interval(value, value - half_width, value + half_width, LEVEL)
 
 
 def _losses(calibrated: Predictions, uncalibrated: Predictions) -> Tensor:

@@ -45,13 +45,13 @@ class InMemoryEvaluation:
 
         return cls(p, {name: calibrate(calibrator) for name, calibrator in fits.items()}, fits)
 
-    def compare_metrics(self, name: str, metric_names: tuple[str, ...]) -> Comparison | None:
+    def compare_metrics(self, name: str, metric_names: tuple[str, ...], level: float = 0.90) -> Comparison | None:
         """Test the change of metrics by a calibrator, on the same rows. Return None for a single row or cluster."""
         n = num_units(self.uncalibrated)  # rows or clusters
         if n < 2:
             return None
         calibrated, groups = self.calibrated[name], min(JACKKNIFE_GROUPS, n)
-        comparison = metrics.compare(self.uncalibrated, calibrated, names=metric_names, groups=groups)
+        comparison = metrics.compare(self.uncalibrated, calibrated, names=metric_names, level=level, groups=groups)
         if not torch.equal(self.uncalibrated.predicted, calibrated.predicted):
             return comparison  # fits to folds may change predicted classes even if `fits[name]` never does
         return _state_kept_accuracy(comparison, self.fits[name])

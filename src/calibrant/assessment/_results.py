@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from statistics import NormalDist
 from typing import Any, Literal
 
 from calibrant import metrics
@@ -32,10 +33,7 @@ NLL_PARTS = {
 
 @dataclass(frozen=True)
 class HeldOutComparison:
-    """Differences of NLL on held-out validation data, with intervals over draws of these data.
-
-    Without few labels only `Auto` is listed, whose fit holds out every fold itself.
-    """
+    """Differences of NLL on held-out validation data, with intervals over draws of these data."""
 
     gains: dict[str, Interval]  # NLL of the uncalibrated probabilities minus NLL of the calibrator
     deficits: dict[str, Interval]  # NLL minus NLL of the best calibrator; empty unless there are few labels
@@ -47,14 +45,19 @@ class HeldOutComparison:
 
     @property
     def simplest(self) -> str | None:
-        """The simplest of the indistinguishable calibrators, or None unless there are few labels.
-
-        `Identity` gives way to the next one if that has a lower NLL: most gains within the noise are real.
-        """
-        names = self.indistinguishable
-        if len(names) > 1 and names[0] == "Identity" and self.gains[names[1]].value > 0:
-            return names[1]
+        """The simplest of the indistinguishable calibrators but `Identity`, or None unless there are few labels."""
+        names = sorted(self.indistinguishable, key=lambda name: name == "Identity")  # stable: it comes last
         return names[0] if names else None
+
+    def is_better(self, name: str) -> bool:
+        """Return whether a calibrator is better than no calibration by more than one standard error."""
+        gain = self.gains[name]
+        standard_error = (gain.value - gain.low) / NormalDist().inv_cdf((1 + gain.level) / 2)
+        return gain.value == math.inf or gain.value > max(standard_error, 0.0)
+
+    def is_significantly_better(self, name: str) -> bool:
+        """Return whether a calibrator is better than no calibration beyond chance."""
+        return name in self.gains and self.gains[name].low > 0
 
 
 # "held_out": by the NLL on held-out folds; "first": there is no such NLL, so that the first of the list is taken
@@ -339,9 +342,8 @@ class AssessmentData:
 
     @property
     def reported_gain(self) -> tuple[str, Interval] | None:
-        """The selected calibrator, or else Auto, with its NLL gain, or None if the gain is not finite."""
-        gains = self.held_out.gains
-        name = self.chosen_name if self.chosen_name in gains else "Auto"
+        """The selected calibrator, or `Auto` if that is `Identity`, with its NLL gain, or None if it is not finite."""
+        gains, name = self.held_out.gains, "Auto" if self.is_identity else self.chosen_name
         return (name, gains[name]) if name in gains and math.isfinite(gains[name].low) else None
 
     @property

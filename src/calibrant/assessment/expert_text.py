@@ -217,13 +217,13 @@ def few_labels_sentence(assessment: AssessmentData) -> str:
 
 
 def gain_sentence(assessment: AssessmentData) -> str:
-    """State the gain interval of the selected calibrator, or else of Auto. Return "" if neither has one."""
+    """State the held-out gain of the selected calibrator, or else of Auto. Return "" if it has none."""
     if assessment.reported_gain is None:
         return ""
     name, gain = assessment.reported_gain
     return (
-        f"Over draws of the fitting data, {display_name(name)} has a gain between {gain.low:z.4f} and {gain.high:z.4f} "
-        f"nats ({format_level(gain.level)} interval)."
+        f"On held-out examples, {display_name(name)} has a gain of "
+        f"{gain.value:z.4f} nats, at least {gain.low:z.4f} ({format_level((1 + gain.level) / 2)} limit)."
     )
 
 

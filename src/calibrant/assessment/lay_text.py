@@ -119,14 +119,13 @@ def gain_sentence(assessment: AssessmentData) -> str:
     if assessment.reported_gain is None:
         return ""
     name, gain = assessment.reported_gain
-    if gain.high > MAX_STATED_GAIN_NATS:
+    if -gain.low > MAX_STATED_GAIN_NATS:
         return f"There are too few data to say how much {display_name(name)} would change the probabilities."
     # exp(gain) is the ratio of the geometric means of p_y, after calibration to before
-    low, high = (100 * math.expm1(nats) for nats in (gain.low, gain.high))
-    return (
-        f"With other data of the same size to learn from, {display_name(name)} would change the typical "
-        f"probability of what really happens by {low:+z.1f} to {high:+z.1f} %."
-    )
+    change, event = 100 * abs(math.expm1(gain.low)), "the typical probability of what really happens"
+    if gain.low > 0:
+        return f"On other data, {display_name(name)} raises {event} by at least {change:.1f} %."
+    return f"On other data, {display_name(name)} may raise {event}, or lower it by up to {change:.1f} %."
 
 
 def _reversal_sentence(assessment: AssessmentData) -> str:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from calibrant.backend.lbfgs import Minimum
 from calibrant.backend.solvers import Certificate, fit_mixture, newton
 from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE
 from calibrant.calibrators._apply import Capabilities, calibrator_call, preserves_argmax, treats_classes_alike
@@ -22,22 +21,24 @@ from calibrant.calibrators._families import (
     WarmStarts,
 )
 from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_method
-from calibrant.calibrators._structured import smoothing_cost
+from calibrant.metrics import Interval, Sample, cross_validated_mean
 from calibrant.predictions import Predictions
-from calibrant.predictions.folds import num_units, split_folds
+from calibrant.predictions.folds import assign_folds, num_units
 from calibrant.registry import CALIBRATORS
 from calibrant.types import Logits, Range
 
 __all__ = ["Auto"]
 
-WEIGHT_GRADIENT_TOLERANCE = 1e-5  # gradient at which the search for the weights has converged
+WEIGHT_TOLERANCE = 1e-5  # distance from the minimum in nats at which the search for the weights has converged
 MIN_MEMBER_WEIGHT = 1e-3  # members below are dropped
 PRIOR_EXAMPLES = 5.0  # strength of the prior weights in pseudo-examples
-BINARY_PRIOR_EXAMPLES = 40.0  # the same for two classes, of the squared distance from the prior weights
-HANDICAP_EXAMPLES = 1000.0  # for two classes handicaps are multiplied by sqrt(1000 / n)
+BINARY_PRIOR_EXAMPLES = 10.0  # the same per family for two classes, of the squared distance from the prior weights
 UNSEEN_EXAMPLE_NATS = 1.0  # gain of one unseen example in n, the smallest standard error of a gain
 MAX_PRIOR_ERRORS = 50.0  # standard errors by which a family counts as ahead; the prior has nearly all weight there
 MAX_LOG_ODDS = 1e4  # at which log-odds and -log p are clipped
+MIN_NESTED_FOLDS = 3  # one to fit maps on, one to fit their weights on, and one to evaluate both
+GAIN_LEVEL = 0.90  # of the interval of the gain, whose lower end is a limit of 95 %
+_UNKNOWN_GAIN = Interval(math.nan, math.nan, math.nan, GAIN_LEVEL)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,42 +56,45 @@ class Candidate:
 class Auto:
     r"""Stack of calibrators with out-of-fold weights, with safeguards against small data.
 
-    Candidates are the uncalibrated probabilities ("as it is") and SmoothedTemperature; for two classes also
-    StructuredVector, StructuredMatrix, Platt, Beta, Quadratic and VennAbers; for more classes Monotone, Monotone then
-    StructuredMatrix, Vector and Matrix with a light ridge, and Vector without one. Each predicts every example from a
-    fit to the other folds. The weights minimize the NLL of a mixture of these predictions, a convex problem. The
-    members are then fitted to all examples. For more than two classes the mixture is $\sum_m w_m p_m$, with w on the
-    simplex. For two classes the log-odds are mixed, $\sum_m w_m s_m$ with $w \ge 0$, and may exceed the log-odds of
-    every member.
+    Candidates are the uncalibrated probabilities ("as it is"), SmoothedTemperature, Monotone and IntraOrderPreserving;
+    for two classes also StructuredVector, StructuredMatrix, Platt, Beta, Quadratic and VennAbers; for more classes
+    IntraOrderPreserving then StructuredMatrix, Vector and Matrix with a light ridge, and Vector without one. Each
+    predicts every example from a fit to the other folds, which do not know the labels, and is then fitted to all.
 
-    Four safeguards:
+    The weights w minimize the out-of-fold NLL of a mixture, a convex problem, and are drawn to prior weights,
+    $w^0_m \propto \exp(-d_m / s_m - h_m)$. $d_m$ is the mean out-of-fold NLL by which a family is behind the best one
+    without a handicap, and $s_m^2$ its squared standard error plus $1/n^2$. A family that is statistically as good as
+    the best, perhaps the uncalibrated probabilities, has a share. The handicap $h_m$ is 1 for IntraOrderPreserving then
+    StructuredMatrix, 3 for Vector and Matrix, $\sqrt{1000 / n}$ for Platt, Beta and Quadratic, and
+    $3/2 \, \log(d / n)$ for VennAbers, with d distinct scores.
 
-    - Temperatures are robust and near 1 if the data say little: one example that was called impossible does not
-      distort them.
-    - The weights have a prior, $w^0_m \propto \exp(-d_m / s_m - h_m)$. $d_m$ is the mean out-of-fold NLL by which a
-      family is behind the best one without a handicap, and $s_m^2$ its squared standard error plus $1/n^2$. A family
-      that is statistically as good as the best, perhaps the uncalibrated probabilities, has a share. The handicap
-      $h_m$ is 1 for Monotone then StructuredMatrix, 3 for Vector and Matrix, $\sqrt{1000 / n}$ for Platt, Beta and
-      Quadratic, and infinite for VennAbers. The prior adds $-5 \sum_m w^0_m \log w_m$ to the total NLL of more than two
-      classes, and $40 \lVert w - w^0 \rVert^2$ to the total NLL of two.
-    - The uncalibrated probabilities are a candidate. For two classes the out-of-fold NLL is therefore at most 80/n
-      above theirs, plus $\log(1 + 1/n)$ because they are smoothed by one uniform example in n.
-    - For two classes, log-odds outside the range of the fitting data are extrapolated with a slope of at most 1.
+    - For two classes the mixture has the log-odds $\sum_m w_m s_m$ with $w \ge 0$, and the prior adds
+      $10 M \lVert w - w^0 \rVert^2$ to the total NLL of M families. Beyond the range of the fitting data, log-odds are
+      extrapolated with a slope of at most 1.
+    - For more classes the mixture is $\sum_m w_m p_m$ with w on the simplex, and the prior adds
+      $-5 \sum_m w^0_m \log w_m$.
+
+    The stated gain is nested: maps that are fitted without a fold predict it, with weights from the two neighboring
+    folds, which are predicted by maps that saw neither. Its lower limit allows for the data that these fits share.
+    Temperatures are robust and near 1 if the data say little: one example that was called impossible does not distort
+    them.
 
     If all labels are of one class, only members that treat classes alike are fitted.
 
     Candidates for which the data are too few are left out, and so is a matrix that would take minutes (always above
     562 classes); `left_out` has the reasons. Members with a weight below 0.001 are dropped. `print` shows the weights,
-    the out-of-fold NLL and the estimated gain. (Stacking: Wolpert 1992, van der Laan et al. 2007; mixtures of log-odds:
-    Genest & Zidek 1986; penalties of the members: Berta et al. 2025.)
+    the out-of-fold NLL and the stated gain. (Stacking: Wolpert 1992, van der Laan et al. 2007; weights by standard
+    errors: cf. Yao et al. 2018; mixtures of log-odds: Genest & Zidek 1986; nested cross-validation: Bates et al. 2023;
+    penalties of the members: Berta et al. 2025.)
     """
 
     candidates: tuple[Candidate, ...]
-    gain: float = math.nan  # out-of-fold NLL of the uncalibrated probabilities less the NLL of the mixture
-    gain_error: float = math.nan  # its standard error
+    gain: float = math.nan  # NLL of the uncalibrated probabilities less that of the mixture, by nested cross-validation
+    gain_error: float = math.nan  # not computed any more; files of earlier versions have it
     left_out: tuple[str, ...] = ()  # families that were not tried, and why
     ends: tuple[float, float] = (-MAX_LOG_ODDS, MAX_LOG_ODDS)  # range of log-odds of the fitting data and 0
     certificate: Certificate | None = None
+    gain_low: float = math.nan  # lower limit of the gain, above which it lies with a probability of 95 %
     capabilities = Capabilities(
         preserves_argmax=lambda stack: all(map(preserves_argmax, stack.members)),
         treats_classes_alike=lambda stack: (
@@ -121,8 +125,8 @@ class Auto:
 
     @property
     def out_of_fold(self) -> float:
-        """Out-of-fold NLL of the mixture, nan without folds."""
-        return self.candidates[0].held_out - self.gain
+        """NLL of the mixture by nested cross-validation, nan without folds."""
+        return math.nan if self.certificate is None else self.certificate.nll_before - self.gain
 
     @classmethod
     @fit_method
@@ -139,38 +143,29 @@ class Auto:
         """
         p = p.double()
         families, left_out = _eligible_families(p, folds, accuracy_preserving)
-        is_binary = p.k == 2
         if num_units(p) >= folds and p.total_weight >= MIN_STACKING_EXAMPLES:
-            # Out-of-fold log-odds of the labels for two classes, log-probabilities for more, (n m) for m families
-            scores, warm_starts = _out_of_fold_scores(families, p, folds)
-            log_p = logsigmoid(scores) if is_binary else scores
-            held_out = (-example_mean(log_p, p)).tolist()
-            prior = _prior_weights(families, log_p, p)
-            fit_weights = _fit_log_odds_weights if is_binary else _fit_mixture_weights
-            minimum = fit_weights(scores, p, prior)
-            weights = minimum.x.where(minimum.x >= MIN_MEMBER_WEIGHT, 0.0)
-            w = weights.to(scores)
-            mixed_log_p = logsigmoid(scores @ w) if is_binary else (scores + w.log()).logsumexp(1)  # of the mixture
-            # The first family is the uncalibrated probabilities
-            gain, error = (float(x) for x in _mean_gains(mixed_log_p - log_p[:, 0], p))
+            fold, handicaps = assign_folds(p, folds), [family.handicap(p) for family in families]
+            scores, warm_starts = _out_of_fold_scores(families, p, fold)
+            held_out = (-example_mean(_log_likelihoods(scores, p.k), p)).tolist()
+            weights, gap = _fit_weights(scores, handicaps, p)
+            gain = _nested_gain(families, handicaps, p, fold, scores, warm_starts)
         else:  # too few examples or clusters for out-of-fold predictions: equal weights, without a search
-            weights = torch.full((len(families),), 1 / len(families), dtype=torch.float64)
-            warm_starts, minimum = WarmStarts(), Minimum(weights, math.nan, gradient=0.0, evaluations=0)
-            gain, error, held_out = math.nan, math.nan, [math.nan] * len(families)
-        if not is_binary:
-            weights = weights / weights.sum()
+            weights, gap = torch.full((len(families),), 1 / len(families), dtype=torch.float64), 0.0
+            warm_starts, held_out, gain = WarmStarts(), [math.nan] * len(families), _UNKNOWN_GAIN
         members = [family for family, weight in zip(families, weights.tolist(), strict=True) if weight > 0]
         fitted = FittedFamilies.fit_all(members, p, warm_starts)
         candidates = tuple(
             Candidate(family.name, weight, nll, fitted.certified(family) if weight > 0 else None)
             for family, weight, nll in zip(families, weights.tolist(), held_out, strict=True)
         )
-        ends = _log_odds_range(p) if is_binary else cls.ends
-        stack = cls(candidates, gain=gain, gain_error=error, left_out=tuple(left_out), ends=ends)
-        # Log-odds weights (1, 0, ...) have a squared distance of at most 2 from the prior, and a penalty of 2 * 40 / n
-        slack = smoothing_cost(p) + 2 * BINARY_PRIOR_EXAMPLES / p.total_weight
-        status = "converged" if minimum.gradient <= WEIGHT_GRADIENT_TOLERANCE else "not converged"
-        return Solution(stack, status, minimum.gradient, minimum.evaluations, slack=slack).with_certificate(p)
+        ends = _log_odds_range(p) if p.k == 2 else cls.ends
+        stack = cls(candidates, gain.value, left_out=tuple(left_out), ends=ends, gain_low=gain.low)
+        # The NLL of a mixture is at most the mean of its members' NLL, because the logarithm is concave. The weights
+        # (1, 0, ...) of log-odds have a squared distance of at most 2 from the prior
+        slack = max(map(fitted.slack, members))
+        slack += 2 * BINARY_PRIOR_EXAMPLES * len(families) / p.total_weight if p.k == 2 else 0.0
+        status = "converged" if gap <= WEIGHT_TOLERANCE else "not converged"
+        return Solution(stack, status, slack=slack, gap=gap).with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
@@ -212,18 +207,17 @@ class Auto:
     @property
     def _report_lines(self) -> list[str]:
         """Lines of `print` on the member with the largest weight, candidates without a weight, and the gain."""
-        if math.isnan(self.gain):
+        if math.isnan(self.candidates[0].held_out):
             return ["too few examples or clusters for out-of-fold predictions: all have the same weight"]
         heaviest = max(self.candidates, key=lambda candidate: candidate.weight)
         best = min(self.candidates, key=lambda candidate: candidate.held_out)
         behind = f"{heaviest.held_out - best.held_out:.4f} behind {best.name}, " if heaviest is not best else ""
         refused = ", ".join(candidate.name for candidate in self.candidates if candidate.weight == 0)
-        negation = "not " if abs(self.gain) < 2 * self.gain_error else ""  # within two standard errors of 0
+        limit = "" if not math.isfinite(self.gain_low) else f", at least {self.gain_low:.4f} with a probability of 95 %"
         return [
             f"largest weight: {heaviest.name}, {behind}the best single family",
             *([f"no weight, which would not improve the mixture: {refused}"] if refused else []),
-            f"gain over the uncalibrated probabilities: {self.gain:.4f} ± {self.gain_error:.4f} nats, "
-            f"{negation}statistically significant",
+            f"gain over the uncalibrated probabilities: {self.gain:.4f} nats{limit}",
         ]
 
 
@@ -258,18 +252,63 @@ def _eligible_families(
     return tried, left_out
 
 
-def _out_of_fold_scores(families: Sequence[CalibratorFamily], p: Predictions, folds: int) -> tuple[Tensor, WarmStarts]:
+def _out_of_fold_scores(
+    families: Sequence[CalibratorFamily], p: Predictions, fold: Tensor
+) -> tuple[Tensor, WarmStarts]:
     """Return out-of-fold scores of the labels by m families, (n m), and warm starts for a fit to all data.
 
     A score is log p of the label; for two classes, its log-odds. The fits are coarse, because they are only compared.
     """
     scores, warm_starts = p.logits.new_empty(len(p), len(families), dtype=torch.float64), WarmStarts()
-    for training, in_fold in split_folds(p, folds):  # each fold starts from the fits of the previous one
-        fitted = FittedFamilies.fit_all(families, training, warm_starts, COARSE_GRADIENT_TOLERANCE)
-        calibrated = fitted.apply_each(families, p[in_fold])
-        scores[in_fold] = torch.stack([_label_scores(q) for q in calibrated], 1)
-        warm_starts = fitted.warm_starts
+    for i in range(int(fold.max()) + 1):  # each fold starts from the fits of the previous one
+        scores[fold == i], warm_starts = _score(families, p[fold != i], p[fold == i], warm_starts)
     return scores, warm_starts
+
+
+def _score(
+    families: Sequence[CalibratorFamily], training: Predictions, p: Predictions, warm_starts: WarmStarts
+) -> tuple[Tensor, WarmStarts]:
+    """Return the scores of the labels of p, (n m), by coarse fits of m families to other data, and warm starts."""
+    fitted = FittedFamilies.fit_all(families, training, warm_starts, COARSE_GRADIENT_TOLERANCE)
+    return torch.stack([_label_scores(q) for q in fitted.apply_each(families, p)], 1), fitted.warm_starts
+
+
+def _nested_gain(
+    families: Sequence[CalibratorFamily],
+    handicaps: Sequence[float],
+    p: Predictions,
+    fold: Tensor,
+    scores: Tensor,
+    warm_starts: WarmStarts,
+) -> Interval:
+    """Estimate the gain of the mixture on data that neither its maps nor their weights have seen.
+
+    The maps of a fold are those that `scores`, (n m), come from. Its weights are fitted to the two neighboring folds,
+    scored by maps that saw neither this fold nor the neighbor. The gain is unknown for fewer than three folds.
+
+    Args:
+        families: The m families.
+        handicaps: Their handicaps on all data, (m).
+        p: The predictions.
+        fold: Fold of every row, (n).
+        scores: Out-of-fold scores of the labels, (n m).
+        warm_starts: Searches on similar data.
+    """
+    num_folds = int(fold.max()) + 1
+    if num_folds < MIN_NESTED_FOLDS:
+        return _UNKNOWN_GAIN
+    nested: list[dict[int, Tensor]] = [{} for _ in range(num_folds)]  # by fold and neighbor, the neighbor's scores
+    for i in range(num_folds):
+        j = (i + 1) % num_folds
+        in_pair = (fold == i) | (fold == j)
+        pair_scores, warm_starts = _score(families, p[~in_pair], p[in_pair], warm_starts)
+        nested[i][j], nested[j][i] = (pair_scores[fold[in_pair] == side] for side in (j, i))
+    gains = scores.new_empty(len(p))
+    for i, neighbors in enumerate(nested):
+        weighing = torch.cat([(fold == j).nonzero().flatten() for j in neighbors])
+        weights, _ = _fit_weights(torch.cat([*neighbors.values()]), handicaps, p[weighing])
+        gains[fold == i] = _mix_scores(scores[fold == i], weights, p.k) - p.log_likelihood[fold == i]
+    return cross_validated_mean(gains, num_folds, p, GAIN_LEVEL)  # infinite if a label has probability 0 as it is
 
 
 def _label_scores(p: Predictions) -> Tensor:
@@ -295,61 +334,50 @@ def _log_odds_range(p: Predictions) -> tuple[float, float]:
     return (min(low, -high), max(high, -low)) if p.has_one_class else (low, high)
 
 
-def _prior_weights(families: Sequence[CalibratorFamily], log_p: Tensor, p: Predictions) -> Tensor:
-    """Return prior weights (m), which fall with the number of standard errors by which a family is behind the best one.
+def _log_likelihoods(scores: Tensor, k: int) -> Tensor:
+    """Return log p of the label from scores of k classes (...)."""
+    return logsigmoid(scores) if k == 2 else scores
 
-    As in `Auto`, they are the softmax of gains less handicaps. A gain is the mean log p less that of the best family,
-    usually negative, in standard errors. A handicap is a penalty for families that overfit, in the same unit.
+
+def _mix_scores(scores: Tensor, weights: Tensor, k: int) -> Tensor:
+    """Return log p that a mixture with weights (m) gives the label, (n), from the scores of its members, (n m)."""
+    w = weights.to(scores)
+    return logsigmoid(scores @ w) if k == 2 else (scores + w.log()).logsumexp(1)
+
+
+def _fit_weights(scores: Tensor, handicaps: Sequence[float], p: Predictions) -> tuple[Tensor, float]:
+    """Return the weights of m families, (m) float64, and their distance from the optimum in nats.
 
     Args:
-        families: The m families; only those without a handicap can be the best one.
-        log_p: Out-of-fold log-probability that each family gives the label, (n m).
-        p: The predictions, for their weights and classes.
+        scores: Scores of the labels by fits to other data, (n m); the first family is the uncalibrated probabilities.
+        handicaps: Penalties in standard errors, (m).
+        p: The predictions, for the weights, clusters and classes of the examples.
     """
-    handicap = log_p.new_tensor([family.handicap for family in families])
-    best = example_mean(log_p, p).where(handicap == 0, -torch.inf).argmax()
-    gains, error = _mean_gains(log_p - log_p[:, best, None], p)
+    prior = _prior_weights(_log_likelihoods(scores, p.k), handicaps, p)
     if p.k == 2:
-        handicap = handicap * math.sqrt(HANDICAP_EXAMPLES / p.total_weight)
-    # One more example, unseen, may change a mean gain by about 1 nat / n
-    error = (error.square() + (UNSEEN_EXAMPLE_NATS / p.total_weight) ** 2).sqrt()
-    # A family with a handicap may be far ahead of the best one without
-    return (gains / error - handicap).clamp_max(MAX_PRIOR_ERRORS).softmax(0).cpu()
-
-
-def _mean_gains(gains: Tensor, p: Predictions) -> tuple[Tensor, Tensor]:
-    """Return the weighted mean of gains (n ...) over examples, (...), and its standard error, (...)."""
-    mean = example_mean(gains, p)
-    variance = example_mean((gains - mean).square(), p) * p.total_weight / max(p.total_weight - 1, 1.0)  # unbiased
-    return mean, (variance / p.total_weight).sqrt()
-
-
-def _fit_mixture_weights(scores: Tensor, p: Predictions, prior: Tensor) -> Minimum:
-    """Maximize the likelihood of a mixture of probabilities over its weights (m).
-
-    The prior adds pseudo-examples to which only one member gives a probability above 0.
-
-    Args:
-        scores: Out-of-fold log-probability that each member gives the label, (n m).
-        p: The predictions, for the weights of the examples.
-        prior: Prior weights, (m).
-    """
-    weights = example_weights(p)
+        weights, gap = _fit_log_odds_weights(scores, prior, p)
+        return weights.where(weights >= MIN_MEMBER_WEIGHT, 0.0), gap
+    row_weights = example_weights(p)
     likelihoods = (scores - scores.amax(1, keepdim=True)).exp()  # up to a factor for each row, which changes no weight
+    # The prior adds pseudo-examples to which only one family gives a probability above 0
     rows = torch.cat([likelihoods, torch.eye(len(prior)).to(likelihoods)])
-    mixture_fit = fit_mixture(rows, torch.cat([weights, PRIOR_EXAMPLES * prior.to(weights)]))
-    return Minimum(mixture_fit.shares, math.nan, mixture_fit.optimality_gap, mixture_fit.steps)
+    mixture = fit_mixture(rows, torch.cat([row_weights, PRIOR_EXAMPLES * prior.to(row_weights)]))
+    weights = mixture.shares.where(mixture.shares >= MIN_MEMBER_WEIGHT, 0.0)
+    return weights / weights.sum(), mixture.optimality_gap
 
 
-def _fit_log_odds_weights(scores: Tensor, p: Predictions, prior: Tensor) -> Minimum:
-    """Minimize the penalized NLL of mixed log-odds: a logistic regression with nonnegative weights (m).
+def _fit_log_odds_weights(scores: Tensor, prior: Tensor, p: Predictions) -> tuple[Tensor, float]:
+    """Minimize the penalized NLL of mixed log-odds, a logistic regression with nonnegative weights.
 
     Args:
         scores: Out-of-fold log-odds that each member gives the label, (n m).
-        p: The predictions, for the weights of the examples.
         prior: Prior weights, (m), which the penalty draws the weights to.
+        p: The predictions, for the weights of the examples.
+
+    Returns:
+        The weights (m), and their distance from the optimum in nats.
     """
-    shares, penalty = example_weights(p) / p.total_weight, BINARY_PRIOR_EXAMPLES / p.total_weight
+    shares, penalty = example_weights(p) / p.total_weight, BINARY_PRIOR_EXAMPLES * len(prior) / p.total_weight
 
     def penalized_nll(w: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return the value, gradient and Hessian at w."""
@@ -360,4 +388,25 @@ def _fit_log_odds_weights(scores: Tensor, p: Predictions, prior: Tensor) -> Mini
         slope = (error @ scores).cpu()
         return value, 2 * penalty * deviation - slope, hessian + 2 * penalty * torch.eye(len(w), dtype=torch.float64)
 
-    return newton(penalized_nll, prior, lower=torch.zeros_like(prior))
+    minimum = newton(penalized_nll, prior, lower=torch.zeros_like(prior))
+    return minimum.x, minimum.optimality_gap
+
+
+def _prior_weights(log_p: Tensor, handicaps: Sequence[float], p: Predictions) -> Tensor:
+    """Return weights (m) that fall with the number of standard errors by which a family is behind the best one.
+
+    As in `Auto`, they are the softmax of gains less handicaps. A gain is the mean log p less that of the best family
+    without a handicap, usually negative, in standard errors. A handicap is a penalty in the same unit.
+
+    Args:
+        log_p: Log-probability that each family, fitted to other data, gives the label, (n m).
+        handicaps: Penalties for families that overfit, (m).
+        p: The predictions, for their weights and clusters.
+    """
+    handicap = torch.tensor(handicaps, dtype=torch.float64)
+    best = example_mean(log_p, p).cpu().where(handicap == 0, -torch.inf).argmax()
+    gains = [Sample.from_values(gain, p.weights, p.clusters, p.examples) for gain in (log_p - log_p[:, best, None]).T]
+    # One more example, unseen, may change a mean gain by about 1 nat / n
+    ahead = torch.tensor([x.mean / math.hypot(x.error, UNSEEN_EXAMPLE_NATS / (x.degrees + 1)) for x in gains])
+    # A family with a handicap may be far ahead of the best one without
+    return (ahead.double() - handicap).clamp_max(MAX_PRIOR_ERRORS).softmax(0)

@@ -15,6 +15,7 @@ from calibrant.calibrators._compose import Chain
 from calibrant.calibrators._fitting import Solution
 from calibrant.calibrators._isotonic import fit_venn_abers
 from calibrant.calibrators._monotone import fit_monotone
+from calibrant.calibrators._order_preserving import fit_order_preserving
 from calibrant.calibrators._structured import (
     SmoothedTemperature,
     StructuredMatrix,
@@ -27,6 +28,7 @@ from calibrant.calibrators._temperature import FitInput
 from calibrant.predictions import Predictions
 
 MIN_STACKING_EXAMPLES = 20  # with fewer, no out-of-fold predictions are made
+HANDICAP_EXAMPLES = 1000.0  # for which the handicap of unpenalized maps of two classes is 1
 MAX_MATRIX_WORK = 2e9  # n k^2 above which a matrix would take minutes
 LIGHT_RIDGE = 0.1  # times the penalties of Berta et al. (2025); if that is too weak for the data, the weight is 0
 WarmStarts = dict[str, Any]  # searches on similar data by family, which save a fifth of the time of `Auto`
@@ -42,7 +44,8 @@ class CalibratorFamily:
     treats_classes_alike: bool = False  # as in `Capabilities`
     parameters: Literal["constant", "vector", "matrix"] = "constant"
     base: str = ""  # name of the family whose output it is fitted to
-    handicap: float = 0.0  # penalty in standard errors, for families that overfit
+    join: Callable[[Any, Any], Any] = Chain  # makes one calibrator of the fitted base and the fit to its output
+    handicap: Callable[[Predictions], float] = lambda _: 0.0  # penalty in standard errors, for families that overfit
     classes: Literal["any", "two", "more"] = "any"
 
     def supports(self, k: int) -> bool:
@@ -65,6 +68,20 @@ def _fit_identity(data: FitInput, _: Any) -> Solution[SmoothedTemperature]:
     return Solution(SmoothedTemperature(temperature, count), "closed form", slack=smoothing_cost(data.p))
 
 
+def _few_examples_handicap(p: Predictions) -> float:
+    """Return sqrt(1000 / n), for maps of two classes with two or three parameters and no penalty."""
+    return math.sqrt(HANDICAP_EXAMPLES / p.total_weight)
+
+
+def _distinct_scores_handicap(p: Predictions) -> float:
+    """Return 3/2 log(d / n) for an isotonic map of d distinct scores, which has at most as many parameters.
+
+    There is none if all scores differ. Stated confidences, of which there are a dozen, make it an advantage.
+    """
+    distinct = len((p.logits[:, 1] - p.logits[:, 0]).unique())
+    return 1.5 * math.log(distinct / p.total_weight)
+
+
 REQUIRED_FAMILIES = (
     CalibratorFamily("as it is", _fit_identity, preserves_argmax=True, treats_classes_alike=True),
     CalibratorFamily(
@@ -82,21 +99,29 @@ FAMILIES = (
     *REQUIRED_FAMILIES,
     _Binary("StructuredVector", partial(fit_structured, StructuredVector), parameters="vector"),
     _Binary("StructuredMatrix", _fit_structured_matrix, parameters="matrix"),
-    _Binary("Platt", lambda data, _: fit_platt(data.p), handicap=1.0),
-    _Binary("Beta", lambda data, _: fit_beta(data.p), handicap=1.0),
-    _Binary("Quadratic", lambda data, _: fit_quadratic(data.p), handicap=1.0),
-    _Binary("VennAbers", lambda data, _: fit_venn_abers(data.p), handicap=math.inf),
-    _Multiclass("Monotone", fit_monotone, preserves_argmax=True, treats_classes_alike=True),
-    _Multiclass(
-        "Monotone then StructuredMatrix",
-        _fit_structured_matrix,
+    _Binary("Platt", lambda data, _: fit_platt(data.p), handicap=_few_examples_handicap),
+    _Binary("Beta", lambda data, _: fit_beta(data.p), handicap=_few_examples_handicap),
+    _Binary("Quadratic", lambda data, _: fit_quadratic(data.p), handicap=_few_examples_handicap),
+    _Binary("VennAbers", lambda data, _: fit_venn_abers(data.p), handicap=_distinct_scores_handicap),
+    CalibratorFamily("Monotone", fit_monotone, preserves_argmax=True, treats_classes_alike=True),
+    CalibratorFamily(
+        "IntraOrderPreserving",
+        fit_order_preserving,
+        preserves_argmax=True,
+        treats_classes_alike=True,
         base="Monotone",
-        parameters="matrix",
-        handicap=1.0,
+        join=lambda monotone, fitted: fitted.after(monotone),
     ),
-    _Multiclass(f"Vector(ridge={LIGHT_RIDGE})", _fit_light_vector, parameters="vector", handicap=3.0),
-    _Multiclass("Vector", fit_vector, parameters="vector", handicap=3.0),
-    _Multiclass(f"Matrix(ridge={LIGHT_RIDGE})", _fit_light_matrix, parameters="matrix", handicap=3.0),
+    _Multiclass(
+        "IntraOrderPreserving then StructuredMatrix",
+        _fit_structured_matrix,
+        base="IntraOrderPreserving",
+        parameters="matrix",
+        handicap=lambda _: 1.0,
+    ),
+    _Multiclass(f"Vector(ridge={LIGHT_RIDGE})", _fit_light_vector, parameters="vector", handicap=lambda _: 3.0),
+    _Multiclass("Vector", fit_vector, parameters="vector", handicap=lambda _: 3.0),
+    _Multiclass(f"Matrix(ridge={LIGHT_RIDGE})", _fit_light_matrix, parameters="matrix", handicap=lambda _: 3.0),
 )
 
 
@@ -133,12 +158,15 @@ class FittedFamilies:
 
         The output of a base is computed and cached when the first family needs it.
         """
-        if family.base not in ("", *self.solutions):  # "" stands for the data
-            self._fit_family(next(base for base in FAMILIES if base.name == family.base), warm_starts)
-        if family.base not in self.inputs:
-            data = self.inputs[""]
-            base_output = data.p.apply(self.solutions[family.base].calibrator)
-            self.inputs[family.base] = FitInput(base_output, data.tolerance)
+        if family.name in self.solutions:  # as the base of another one
+            return
+        if family.base:
+            base = _family(family.base)
+            self._fit_family(base, warm_starts)
+            if base.name not in self.inputs:
+                data = self.inputs[base.base]
+                base_output = data.p.apply(self.solutions[base.name].calibrator)
+                self.inputs[base.name] = FitInput(base_output, data.tolerance)
         self.solutions[family.name] = family.fit(self.inputs[family.base], warm_starts.get(family.name))
 
     @property
@@ -148,16 +176,26 @@ class FittedFamilies:
 
     def apply_each(self, families: Sequence[CalibratorFamily], p: Predictions) -> Iterator[Predictions]:
         """Yield p calibrated by each family in turn. p may be other data than the fits', such as a held-out fold."""
-        base_outputs = {name: p.apply(self.solutions[name].calibrator) if name else p for name in self.inputs}
+        base_outputs = {"": p}
+        for name in self.inputs:  # a base comes after its own base
+            if name:
+                base_outputs[name] = base_outputs[_family(name).base].apply(self.solutions[name].calibrator)
         for family in families:
             if family.name in base_outputs:  # a base, which was applied already
                 yield base_outputs[family.name]
             else:
                 yield base_outputs[family.base].apply(self.solutions[family.name].calibrator)
 
+    def slack(self, family: CalibratorFamily) -> float:
+        """Return by how much a family may raise the NLL of the data that it is fitted to."""
+        return self.solutions[family.name].slack + (self.slack(_family(family.base)) if family.base else 0.0)
+
     def certified(self, family: CalibratorFamily) -> Any:
-        """Return the calibrator of a family with its certificate, in a `Chain` after its base if it has one."""
+        """Return the calibrator of a family with its certificate, joined with its base if it has one."""
         fitted = self.solutions[family.name].with_certificate(self.inputs[family.base].p)
-        if not family.base:
-            return fitted
-        return Chain(self.solutions[family.base].with_certificate(self.inputs[""].p), fitted)
+        return family.join(self.certified(_family(family.base)), fitted) if family.base else fitted
+
+
+def _family(name: str) -> CalibratorFamily:
+    """Return the family of a name."""
+    return next(family for family in FAMILIES if family.name == name)

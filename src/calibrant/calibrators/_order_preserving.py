@@ -1,6 +1,6 @@
 """An increasing map of log-probabilities that differs from row to row, so that predicted classes never change."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -16,10 +16,11 @@ from calibrant.calibrators._monotone import (
     MAX_NEG_LOG_PROB,
     MIN_PIECE_SLOPE,
     Monotone,
+    fit_monotone,
     slopes_status,
     weighted_quantiles,
 )
-from calibrant.calibrators._temperature import drop_impossible
+from calibrant.calibrators._temperature import FitInput, drop_impossible
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
 from calibrant.types import FINITE_RANGE, Count, Logits, PositiveFloat, Range
@@ -28,6 +29,8 @@ __all__ = ["IntraOrderPreserving"]
 
 SHRINKAGE = 0.01  # penalty on the squared distance from `Monotone`, as a share of the smoothness
 MIN_KNOT_DISTANCE = 1e-9  # replaces the distance 0 of equal quantiles as a divisor
+_ONE = torch.ones((), dtype=torch.float64)
+_NO_MONOTONE = Monotone(_ONE, torch.zeros(1, dtype=torch.float64), _ONE[None])  # changes no probability
 MAX_CONTEXT = 100.0  # -log p is clipped here in the contexts, where impossible classes are all alike
 ContextKnots = Annotated[Float[Tensor, "2 j"], FINITE_RANGE]
 RankSlopes = Annotated[Float[Tensor, "r 2 j"], Range(gt=0)]
@@ -81,17 +84,15 @@ class IntraOrderPreserving:
             knots: Number of quantiles of $x_1$ and of $x_2$ at which the slopes are learned.
             smoothness: Factor lambda of the penalty, divided by the number of examples.
         """
-        monotone = Monotone.fit(p)
-        v = drop_impossible(p).apply(lambda z: _neg_log_probs(monotone, z).clamp_max(MAX_NEG_LOG_PROB))
-        lowest, contexts = _lowest_and_contexts(v.logits, ranks)  # the contexts are x_1 and x_2
-        quantiles = [weighted_quantiles(context, v.weights, np.linspace(0, 1, knots)) for context in contexts.T]
-        positions = torch.from_numpy(np.stack(quantiles))  # of the knots
-        # Weights of the knots by which their slopes are interpolated at the contexts of each row
-        hats = _hat_weights(contexts, positions.to(contexts.device)).flatten(1)
-        minimum = _fit_slopes(v, lowest[:, : min(ranks, p.k - 1)], hats, smoothness)
-        fitted = cls(monotone, positions, minimum.x.view(-1, 2, knots))
-        status, gap = slopes_status(minimum), minimum.optimality_gap
-        return Solution(fitted, status, minimum.gradient, minimum.evaluations, gap=gap).with_certificate(p)
+        data = FitInput(p)
+        monotone = fit_monotone(data).calibrator
+        residual = FitInput(p.apply(monotone), data.tolerance)
+        solution = fit_order_preserving(residual, ranks=ranks, knots=knots, smoothness=smoothness)
+        return replace(solution, calibrator=solution.calibrator.after(monotone)).with_certificate(p)
+
+    def after(self, monotone: Monotone) -> "IntraOrderPreserving":
+        """Return this map of the output of a `Monotone`, fitted by `fit_order_preserving`, as a map of its input."""
+        return replace(self, monotone=monotone)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
@@ -110,7 +111,40 @@ class IntraOrderPreserving:
         return -mapped
 
 
-def _fit_slopes(v: Predictions, lowest: Tensor, hats: Tensor, smoothness: float) -> Minimum:
+def fit_order_preserving(
+    data: FitInput, start: Tensor | None = None, *, ranks: int = 5, knots: int = 4, smoothness: float = 10.0
+) -> Solution[IntraOrderPreserving]:
+    """Fit the slopes to the output of a `Monotone`, without a certificate.
+
+    Args:
+        data: The predictions after `Monotone`.
+        start: Slopes of a fit to similar data, to start from.
+        ranks: As in `IntraOrderPreserving.fit`.
+        knots: As in `IntraOrderPreserving.fit`.
+        smoothness: As in `IntraOrderPreserving.fit`.
+    """
+    p = drop_impossible(data.p)
+    v = p.apply(lambda z: _neg_log_probs(_NO_MONOTONE, z).clamp_max(MAX_NEG_LOG_PROB))
+    lowest, contexts = _lowest_and_contexts(v.logits, ranks)  # the contexts are x_1 and x_2
+    quantiles = [weighted_quantiles(context, v.weights, np.linspace(0, 1, knots)) for context in contexts.T]
+    positions = torch.from_numpy(np.stack(quantiles))  # of the knots
+    # Weights of the knots by which their slopes are interpolated at the contexts of each row
+    hats = _hat_weights(contexts, positions.to(contexts.device)).flatten(1)
+    minimum = _fit_slopes(v, lowest[:, : min(ranks, p.k - 1)], hats, smoothness, start, 0.01 * data.tolerance**2)
+    fitted = IntraOrderPreserving(_NO_MONOTONE, positions, minimum.x.view(-1, 2, knots))
+    return Solution(
+        fitted,
+        slopes_status(minimum),
+        minimum.gradient,
+        minimum.evaluations,
+        warm_start=minimum.x,
+        gap=minimum.optimality_gap,
+    )
+
+
+def _fit_slopes(
+    v: Predictions, lowest: Tensor, hats: Tensor, smoothness: float, start: Tensor | None, tolerance: float
+) -> Minimum:
     r"""Minimize the penalized NLL over the slopes at the knots, (ranks 2 j) flat, by Newton's method.
 
     The new logits are $-\sum_{rc} \theta_{rc} \, l_r h_c$ with the lengths l of `_segments` and the weights h of the
@@ -121,6 +155,8 @@ def _fit_slopes(v: Predictions, lowest: Tensor, hats: Tensor, smoothness: float)
         lowest: The lowest v of every row, (n ranks).
         hats: Weights of the knots of both contexts, (n 2j).
         smoothness: Factor of the penalty.
+        start: Slopes to start from, if there are as many.
+        tolerance: Gain by the quadratic model at which the search ends.
     """
     n, ranks, columns = v.total_weight, lowest.shape[1], hats.shape[1]
     size = ranks * columns
@@ -153,7 +189,9 @@ def _fit_slopes(v: Predictions, lowest: Tensor, hats: Tensor, smoothness: float)
         return float(value), label_lengths - mean + 2 * penalty @ distance, hessian + 2 * penalty
 
     lower = torch.full((size,), MIN_PIECE_SLOPE, dtype=torch.float64)
-    return newton(penalized_nll, torch.full_like(lower, 0.5), lower=lower)
+    if start is None or len(start) != size:
+        start = torch.full_like(lower, 0.5)
+    return newton(penalized_nll, start, lower=lower, tolerance=tolerance)
 
 
 def _neg_log_probs(monotone: Monotone, logits: Tensor) -> Tensor:

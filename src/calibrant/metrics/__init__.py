@@ -17,6 +17,9 @@ from calibrant.metrics._binned import *
 from calibrant.metrics._compare import Comparison, compare, two_sample
 from calibrant.metrics._compare import ModelDifferences as ModelDifferences
 from calibrant.metrics._corp import *
+from calibrant.metrics._cross_validation import allow_for_cross_fitting as allow_for_cross_fitting
+from calibrant.metrics._cross_validation import cross_validated_mean as cross_validated_mean
+from calibrant.metrics._cross_validation import shared_training_factor as shared_training_factor
 from calibrant.metrics._cumulative import *
 from calibrant.metrics._decomposition import ScoreDecomposition, decompose_score
 from calibrant.metrics._differences import AnyDifference as AnyDifference

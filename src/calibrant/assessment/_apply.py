@@ -231,7 +231,7 @@ def _label_columns(
     """
     has_probs = "probs" in arrays
     scores = torch.as_tensor(arrays["probs" if has_probs else "logits"])
-    score_kind = {"probs": True} if has_probs else {"logits": are_logits}
+    score_kind: dict[str, Any] = {"probs": True} if has_probs else {"logits": are_logits}
     no_labels = torch.zeros_like(scores)  # calibration does not read them
     p = Predictions.multilabel(scores, no_labels, names=names, **score_kind)  # a row per label of each example
     calibrated = calibrator.calibrate(p)

@@ -182,7 +182,7 @@ def _compare_with_uncalibrated(plan: Plan, evaluation: Evaluation, choice: Choic
     (Bonferroni), and allow for the data that its fits share.
     """
     data, names = evaluation.data, plan.event.tested_metrics
-    if plan.test is not None:
+    if plan.test is not None or not isinstance(data, InMemoryEvaluation):
         return data.compare_metrics(choice.name, names)
     num_tests = 1
     if choice.selection == "held_out":

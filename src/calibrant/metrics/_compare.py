@@ -11,7 +11,13 @@ import torch
 from calibrant import registry
 from calibrant._validation import check_level
 from calibrant.backend.bins import MAX_CLUSTER_SLOTS
-from calibrant.metrics._differences import AnyDifference, Difference, DifferenceEstimate, IndependentDifference
+from calibrant.metrics._differences import (
+    AnyDifference,
+    Difference,
+    DifferenceEstimate,
+    IndependentDifference,
+    difference_row,
+)
 from calibrant.metrics._error_difference import (
     BinnedGaps,
     ErrorPrecision,
@@ -108,7 +114,7 @@ def compare(
             units = "examples" if first.shared_clusters is None else "clusters"
             raise InputError(f"Expected at least two {units}, which show how they vary, got one.", code="one_cluster")
         differences = ModelDifferences(first, second, groups=groups, seed=seed)
-        rows = [differences.estimate(method).row(level) for method in map(registry.METRICS.method, names)]
+        rows = [difference_row(differences.estimate(method), level) for method in map(registry.METRICS.method, names)]
         return Comparison(first.num_examples, level, tuple(rows))
 
 

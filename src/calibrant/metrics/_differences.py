@@ -69,11 +69,6 @@ class DifferenceEstimate:
         with strict_limits():
             return max(p_value, sample.bounded_p_value(self.unseen_range))
 
-    def row(self, level: float) -> Difference:
-        """Return the row of a table of differences, with limits at a level."""
-        limits = self.interval(level)
-        return Difference(self.name, self.first, self.second, self.difference, limits.low, limits.high, self.p_value)
-
     def _shifted(self, shift: float) -> Sample:
         """Return the sample with another mean."""
         return replace(self.sample, mean=self.sample.mean + shift) if shift else self.sample
@@ -162,6 +157,12 @@ class IndependentDifference:
 AnyDifference = DifferenceEstimate | IndependentDifference
 
 
+def difference_row(estimate: AnyDifference, level: float) -> Difference:
+    """Return the row of a table of differences, with limits at a level."""
+    limits, first, second = estimate.interval(level), estimate.first, estimate.second
+    return Difference(estimate.name, first, second, second - first, limits.low, limits.high, estimate.p_value)
+
+
 def paired_difference(name: str, first: float, second: float, sums: Sequence[float], level: float = 0.90) -> Difference:
     """Return the paired difference of two means with its interval and p-value, from sums that add up over batches.
 
@@ -172,7 +173,7 @@ def paired_difference(name: str, first: float, second: float, sums: Sequence[flo
         sums: The numbers of `PairedScores.sums`.
         level: Probability that the interval holds the true difference.
     """
-    return DifferenceEstimate(name, first, second, *read_sums(sums)).row(level)
+    return difference_row(DifferenceEstimate(name, first, second, *read_sums(sums)), level)
 
 
 def paired_p_value(sums: Sequence[float]) -> float:

@@ -6,7 +6,7 @@ one random number. So each $S_b$ is a mixture of independent sums, whose distrib
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -37,8 +37,12 @@ class IndependentSums:
 
     def __getitem__(self, index: Array) -> "IndependentSums":
         """Select sums."""
-        columns = self.weight, self.confidence_sum, self.variance
-        return IndependentSums(*(column[index] for column in columns), self.dispersion)
+        return replace(
+            self,
+            weight=self.weight[index],
+            confidence_sum=self.confidence_sum[index],
+            variance=self.variance[index],
+        )
 
     @property
     def is_normal(self) -> Array:
@@ -74,7 +78,8 @@ def equal_width_sums(moments: Moments) -> IndependentSums:
     """Return the sums of the bins of equal width that are not empty."""
     occupied = moments.total_weight > 0
     columns = moments.total_weight, moments.confidence_sum, moments.variance
-    return IndependentSums(*(x[occupied].cpu().numpy() for x in columns), moments.dispersion)
+    weight, confidence_sum, variance = (x[occupied].cpu().numpy() for x in columns)
+    return IndependentSums(weight, confidence_sum, variance, moments.dispersion)
 
 
 def equal_mass_sums(bins: int, by_score: GroupedScores) -> tuple[IndependentSums, Array]:
@@ -96,7 +101,8 @@ def equal_mass_sums(bins: int, by_score: GroupedScores) -> tuple[IndependentSums
     shares = np.hstack([np.eye(bins), overlap.clip(0) / (high - low)])
     sums = np.hstack([undivided, running[:, divided] - running[:, divided - 1]]).clip(0)
     occupied = sums[0] > 0
-    return IndependentSums(*sums[:, occupied], by_score.dispersion), shares[:, occupied]
+    weight, confidence_sum, variance = sums[:, occupied]
+    return IndependentSums(weight, confidence_sum, variance, by_score.dispersion), shares[:, occupied]
 
 
 def noise_interval(sums: IndependentSums, shares: Array | None, level: float) -> Interval:
@@ -117,7 +123,7 @@ def noise_interval(sums: IndependentSums, shares: Array | None, level: float) ->
     shares = np.eye(len(sums.weight)) if shares is None else shares
     is_mixed = (shares > 0).sum(1) > 1
     factor = shares[~is_mixed].sum(0)  # bins with nothing but a part of the same sum add up
-    is_shared = (shares[is_mixed] > 0).any(0)
+    is_shared = np.asarray((shares[is_mixed] > 0).any(0))
     tables = list[tuple[Array, Array]]()
     if is_shared.any():
         draws = min(max(DRAWN_ELEMENTS // int(is_shared.sum()), MIN_DRAWS), MAX_DRAWS)

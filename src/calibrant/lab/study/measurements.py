@@ -281,18 +281,20 @@ def fitted_parameters(fitted: object) -> dict[str, float]:
 # Reliability diagrams
 
 
-def ece_over_seeds_text(ece_by_seed: Sequence[float], floor: float) -> str:
+def ece_over_seeds_text(ece_by_seed: Sequence[float], floor: float | None = None) -> str:
     """Return the ECE of one seed, or the mean and deviation over several, and its noise floor, as text for a diagram.
+
+    Training histories keep sums of bins only, from which no floor is known.
 
     >>> ece_over_seeds_text([0.02], 0.01)
     'ECE 2.00 % (noise floor 1.00 %)'
     >>> ece_over_seeds_text([0.02, 0.03], 0.01)
     'ECE 2.50 ± 0.71 % (noise floor 1.00 %) over 2 seeds; the diagram holds the examples of all'
     """
-    floor_text = f"(noise floor {100 * floor:.2f} %)"
+    floor_text = "" if floor is None else f" (noise floor {100 * floor:.2f} %)"
     if len(ece_by_seed) == 1:
-        return f"ECE {100 * ece_by_seed[0]:.2f} % {floor_text}"
-    ece = f"ECE {100 * mean(ece_by_seed):.2f} ± {100 * stdev(ece_by_seed):.2f} % {floor_text}"
+        return f"ECE {100 * ece_by_seed[0]:.2f} %{floor_text}"
+    ece = f"ECE {100 * mean(ece_by_seed):.2f} ± {100 * stdev(ece_by_seed):.2f} %{floor_text}"
     return f"{ece} over {len(ece_by_seed)} seeds; the diagram holds the examples of all"
 
 

@@ -101,7 +101,7 @@ def cross_fit(
 ) -> Predictions:
     """Calibrate every example by a calibrator that was fitted on the other folds.
 
-    The result gives unbiased estimates without setting data aside. Folds are stratified by class.
+    The result gives honest estimates without setting data aside. Folds do not know the labels.
 
     Args:
         calibrator: A class, a text such as "StructuredVector(refit_temperature=True)", or a fit function.

@@ -30,7 +30,7 @@ from calibrant.types import InputError
 ExportFormat = Literal["numpy", "torch", "onnx"]
 EXPORT_FORMATS: dict[ExportFormat, str] = {"numpy": ".py", "torch": ".pt2", "onnx": ".onnx"}  # suffixes
 _CAPABILITY_NAMES = {"torch": "torch.export", "onnx": "ONNX"}
-_UNUSED_FIELDS = ("certificate", "gain", "gain_error", "left_out", "candidates", "penalty", "count_of_bins")
+_UNUSED_FIELDS = ("certificate", "gain", "gain_error", "gain_low", "left_out", "candidates", "penalty", "count_of_bins")
 _LINE_WIDTH = 120
 
 

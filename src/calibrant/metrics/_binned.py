@@ -3,6 +3,7 @@
 import math
 from typing import Literal
 
+import numpy as np
 import torch
 
 from calibrant.backend.bins import Bins, EventStatistics, mukhoti_edges
@@ -181,7 +182,8 @@ def _noise_floor_interval(events: EventStatistics, *, level: float, bins: Count 
     if moments.clusters is None:
         return independent
     # the sums of clusters leave out the empty bins, as the mask does here
-    return cluster_noise_interval(moments.clusters, moments.noise[moments.total_weight > 0], independent)
+    variance = moments.noise[moments.total_weight > 0]
+    return cluster_noise_interval(moments.clusters, variance, variance, independent)
 
 
 def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
@@ -192,8 +194,11 @@ def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bin
     if by_score.clusters is None:
         return independent
     in_bins = by_score.clusters.equal_mass(bins)
-    variance = (shares**2 @ sums.variance * by_score.dispersion)[shares.any(1)]  # without the bins that are empty
-    return cluster_noise_interval(in_bins, torch.from_numpy(variance).to(in_bins.value.device), independent)
+    variances = np.stack([shares**2 @ sums.variance, shares @ sums.variance]) * by_score.dispersion
+    variances = torch.from_numpy(variances[:, shares.any(1)]).to(
+        in_bins.value.device
+    )  # without the bins that are empty
+    return cluster_noise_interval(in_bins, *variances, independent)
 
 
 @metric(

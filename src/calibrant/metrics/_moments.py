@@ -94,7 +94,9 @@ def bin_table(events: EventStatistics, bins: int, edges: Edges) -> Bins:
 # Examples in clusters
 
 
-def cluster_noise_interval(sums: ClusterSums, variance: Tensor, independent: Interval) -> Interval:
+def cluster_noise_interval(
+    sums: ClusterSums, variance: Tensor, undivided_variance: Tensor, independent: Interval
+) -> Interval:
     r"""Return mean and quantiles of the ECE $\sum_b |g_b|$ of a calibrated model whose clusters vary as these do.
 
     $g_b$ is the sum of outcomes minus confidences in bin b, divided by the total weight. Its variance is
@@ -106,12 +108,14 @@ def cluster_noise_interval(sums: ClusterSums, variance: Tensor, independent: Int
     Args:
         sums: Sums of m clusters in b bins.
         variance: Variance of the sum of the outcomes in each bin if events are independent, (b).
+        undivided_variance: The same if no example was shared by bins: sum of weight times c (1 - c), (b).
         independent: Mean and quantiles if events are independent; those of no correlation.
     """
     total = float(sums.total_weight.sum())
     noise = _noise_residuals(sums) / total  # (m b)
     cluster_variance, variance = noise.square().sum(0), variance / total**2  # (b)
-    excess = variance * (sums.total_weight.square().sum(0) / sums.total_weight.sum(0) - 1)  # at a correlation of 1
+    cluster_size = sums.total_weight.square().sum(0) / sums.total_weight.sum(0)  # k_b, below 1 for shares of examples
+    excess = undivided_variance / total**2 * cluster_size - variance  # at a correlation of 1
     products = (excess * (cluster_variance - variance)).sum()
     correlation = (products / excess.square().sum().clamp_min(MIN_DIVISOR)).clamp(0, 1)
     between = (correlation * excess).clamp_min(0)

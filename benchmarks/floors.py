@@ -47,26 +47,30 @@ def draw_predictions(event: str, confidences: str, n: int, rng: np.random.Genera
 
 def simulated_errors(c: np.ndarray, draws: int, rng: np.random.Generator, bins: int = 15) -> dict[str, np.ndarray]:
     """Return the ECE and the adaptive ECE of drawn outcomes, from the bins of every row."""
-    c, n = np.sort(c), len(c)
-    starts = np.flatnonzero(np.diff(c, prepend=-1) > TIE_TOLERANCE * c)  # of equal confidences
-    counts, value = np.diff(starts, append=n), c[starts].clip(0, 1)
-    parts = {
-        "noise_floor": np.clip(np.searchsorted(np.linspace(0, 1, bins + 1), c) - 1, 0, bins - 1),
-        "adaptive_noise_floor": np.repeat(np.arange(bins), [len(part) for part in np.array_split(c, bins)]),
+    c = np.sort(c)
+    by_width = np.clip(np.searchsorted(np.linspace(0, 1, bins + 1), c) - 1, 0, bins - 1)
+    by_mass = np.repeat(np.arange(bins), [len(part) for part in np.array_split(c, bins)])
+    return {
+        "noise_floor": _draw_errors(c, by_width, np.diff(c, prepend=-1) > 0, draws, rng),
+        "adaptive_noise_floor": _draw_errors(c, by_mass, np.diff(c, prepend=-1) > TIE_TOLERANCE * c, draws, rng),
     }
-    group, is_single = np.repeat(np.arange(len(starts)), counts), counts == 1
-    rows = {name: np.zeros((len(starts), bins)) for name in parts}  # number of rows of each group in each bin
-    for name, part in parts.items():
-        np.add.at(rows[name], (group, part), 1)
-    errors: dict[str, list[np.ndarray]] = {name: [] for name in parts}
-    for size in np.diff(np.r_[np.arange(0, draws, max(1, CHUNK_ELEMENTS // n)), draws]):
+
+
+def _draw_errors(
+    c: np.ndarray, part: np.ndarray, is_new: np.ndarray, draws: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Return errors over the bins `part` of sorted rows; rows after the first of a group share its mean outcome."""
+    starts = np.flatnonzero(is_new)
+    counts, value = np.diff(starts, append=len(c)), c[starts].clip(0, 1)
+    rows = np.zeros((len(starts), part.max() + 1))  # number of rows of each group in each bin
+    np.add.at(rows, (np.repeat(np.arange(len(starts)), counts), part), 1)
+    errors, is_single = list[np.ndarray](), counts == 1
+    for size in np.diff(np.r_[np.arange(0, draws, max(1, CHUNK_ELEMENTS // len(c))), draws]):
         hits = np.empty((size, len(starts)))
         hits[:, is_single] = rng.random((size, int(is_single.sum())), dtype=np.float32) < value[is_single]
         hits[:, ~is_single] = rng.binomial(counts[~is_single], value[~is_single], (size, int((~is_single).sum())))
-        gaps = hits / counts - value  # equal confidences share their mean outcome
-        for name, matrix in rows.items():
-            errors[name].append(np.abs(gaps @ matrix).sum(1) / n)
-    return {name: np.concatenate(values) for name, values in errors.items()}
+        errors.append(np.abs((hits / counts - value) @ rows).sum(1) / len(c))
+    return np.concatenate(errors)
 
 
 def differences(p: Predictions, draws: int, rng: np.random.Generator) -> Iterator[tuple[str, float, float]]:
@@ -103,7 +107,7 @@ def measure_cell(n: int, confidences: str, draws: int) -> dict[tuple[str, str], 
 
 def main() -> None:
     """Measure all cells, and print and write the table."""
-    options = table_parser(__doc__, draws=10_000).parse_args()
+    options = table_parser(str(__doc__), draws=10_000).parse_args()
     cells = [
         ((confidences, calibrated, floor), n, f"{100 * mean:+.1f} / {100 * high:+.1f}")
         for confidences, n in product(CONFIDENCES, SIZES)

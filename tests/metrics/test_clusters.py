@@ -93,7 +93,7 @@ def test_copies_in_clusters_sharpen_no_test_and_no_noise_floor(sample):
         )
         assert clustered.value == pytest.approx(original.value, rel=0.25)
         assert clustered.high == pytest.approx(original.high, rel=0.3)
-        assert naive.high == pytest.approx(original.high / 3, rel=1e-6)
+        assert naive.high == pytest.approx(original.high / 3, rel=0.03)  # not quite normal
 
 
 def test_one_cluster_gives_unbounded_intervals(sample):

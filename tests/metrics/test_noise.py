@@ -104,11 +104,11 @@ def test_clusters_without_dependence_have_the_floor_of_independent_rows():
     """Single rows are such clusters whatever their outcomes; of larger ones, the outcomes show it up to chance."""
     rng = np.random.default_rng(3)
     c = rng.random(300).round(1)
-    labels = [(rng.random(300) < c).astype(int) for _ in range(8)]
+    labels = [(rng.random(300) < c).astype(int) for _ in range(20)]
     for floor in FLOORS:
         independent = floor.interval(Predictions.from_probs(c, labels[0]))
         single = floor.interval(Predictions.from_probs(c, labels[0], clusters=np.arange(300)))
         assert (single.low, single.high) == (independent.low, independent.high)
         of_five = [floor.interval(Predictions.from_probs(c, y, clusters=np.arange(300) // 5)) for y in labels]
-        assert np.mean([x.value for x in of_five]) == pytest.approx(independent.value, rel=0.03)
+        assert np.mean([x.value for x in of_five]) == pytest.approx(independent.value, rel=0.04)
         assert np.mean([x.high for x in of_five]) == pytest.approx(independent.high, rel=0.05)

@@ -1,6 +1,7 @@
 """Binned calibration errors: a norm of accuracy minus confidence over bins."""
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -182,8 +183,10 @@ def _noise_floor_interval(events: EventStatistics, *, level: float, bins: Count 
     if moments.clusters is None:
         return independent
     # the sums of clusters leave out the empty bins, as the mask does here
-    variance = moments.noise[moments.total_weight > 0]
-    return cluster_noise_interval(moments.clusters, variance, variance, independent)
+    occupied, weight = moments.total_weight > 0, moments.clusters.total_weight
+    variance = moments.noise[occupied]
+    unanimous = weight * (variance / moments.total_weight[occupied]).sqrt()
+    return cluster_noise_interval(moments.clusters, variance.sqrt().diag(), unanimous, independent)
 
 
 def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
@@ -193,12 +196,13 @@ def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bin
     independent = noise_interval(sums, shares, level)
     if by_score.clusters is None:
         return independent
-    in_bins = by_score.clusters.equal_mass(bins)
-    variances = np.stack([shares**2 @ sums.variance, shares @ sums.variance]) * by_score.dispersion
-    variances = torch.from_numpy(variances[:, shares.any(1)]).to(
-        in_bins.value.device
-    )  # without the bins that are empty
-    return cluster_noise_interval(in_bins, *variances, independent)
+    clusters = by_score.clusters
+    deviation = (clusters.value * (1 - clusters.value) * by_score.dispersion).clamp_min(0).sqrt()
+    unanimous = replace(clusters, residual=clusters.total_weight * deviation).equal_mass(bins).residual
+    # of every independent sum in every bin, without the bins that are empty
+    deviations = np.sqrt(sums.variance * by_score.dispersion)[:, None] * shares[shares.any(1)].T
+    deviations = torch.from_numpy(deviations).to(unanimous.device)
+    return cluster_noise_interval(clusters.equal_mass(bins), deviations, unanimous, independent)
 
 
 @metric(

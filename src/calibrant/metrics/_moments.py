@@ -94,32 +94,29 @@ def bin_table(events: EventStatistics, bins: int, edges: Edges) -> Bins:
 # Examples in clusters
 
 
-def cluster_noise_interval(
-    sums: ClusterSums, variance: Tensor, undivided_variance: Tensor, independent: Interval
-) -> Interval:
+def cluster_noise_interval(sums: ClusterSums, deviations: Tensor, unanimous: Tensor, independent: Interval) -> Interval:
     r"""Return mean and quantiles of the ECE $\sum_b |g_b|$ of a calibrated model whose clusters vary as these do.
 
     $g_b$ is the sum of outcomes minus confidences in bin b, divided by the total weight. Its variance is
-    $V_b (1 + \rho (k_b - 1))$: $V_b$ if events are independent, $k_b$ the size of a cluster in the bin, as its examples
-    see it, and $\rho$ the correlation between outcomes of a cluster (Kish 1965). $\rho$, one number for all bins, is
-    fitted to the squared `_noise_residuals`. The quantiles are drawn with a fixed seed: independent noise, plus a
-    multivariate t with the covariance of the residuals and one degree of freedom less than there are clusters.
+    $(1 - \rho) V_b + \rho U_b$: $V_b$ if events are independent, $U_b$ if the outcomes of a cluster deviate together,
+    and $\rho$ their correlation (Kish 1965). $\rho$, one number for all bins, is fitted to the squared
+    `_noise_residuals`. The quantiles are drawn with a fixed seed: independent noise, plus a multivariate t with the
+    covariance of the residuals and one degree of freedom less than there are clusters.
 
     Args:
         sums: Sums of m clusters in b bins.
-        variance: Variance of the sum of the outcomes in each bin if events are independent, (b).
-        undivided_variance: The same if no example was shared by bins: sum of weight times c (1 - c), (b).
+        deviations: Standard deviations of s independent sums in each bin if events are independent, (s b).
+        unanimous: Standard deviation of the sum of each cluster if its outcomes deviate together, (m b).
         independent: Mean and quantiles if events are independent; those of no correlation.
     """
     total = float(sums.total_weight.sum())
-    noise = _noise_residuals(sums) / total  # (m b)
-    cluster_variance, variance = noise.square().sum(0), variance / total**2  # (b)
-    cluster_size = sums.total_weight.square().sum(0) / sums.total_weight.sum(0)  # k_b, below 1 for shares of examples
-    excess = undivided_variance / total**2 * cluster_size - variance  # at a correlation of 1
+    noise, deviations = _noise_residuals(sums) / total, deviations / total  # (m b), (s b)
+    cluster_variance, variance = noise.square().sum(0), deviations.square().sum(0)  # (b)
+    together = unanimous.square().sum(0) / total**2
+    excess = together - variance
     products = (excess * (cluster_variance - variance)).sum()
     correlation = (products / excess.square().sum().clamp_min(MIN_DIVISOR)).clamp(0, 1)
-    between = (correlation * excess).clamp_min(0)
-    within = (variance + correlation * excess - between).clamp_min(0)
+    between, within = correlation * together, (1 - correlation) * variance
     # As far as the numbers of independent events are not normal, neither are these
     normal_mean = math.sqrt(2 / math.pi) * float(variance.sqrt().sum())
     scale = independent.value / normal_mean if normal_mean else 1.0
@@ -127,19 +124,21 @@ def cluster_noise_interval(
     degrees, level = int((sums.total_weight.sum(1) > 0).sum()) - 1, independent.level
     if degrees < 1:  # a single cluster does not show how clusters vary
         return Interval(mean, 0.0, 1.0, level)
-    if correlation == 0:
+    if correlation == 0 or bool(
+        (excess.abs() <= SUM_ROUNDING * variance).all()
+    ):  # no cluster has two examples in a bin
         return independent
     generator = torch.Generator().manual_seed(0)
 
     def normal(size: int) -> Tensor:
         return torch.randn(NUM_NORMAL_DRAWS, size, generator=generator, dtype=torch.float64)
 
-    num_clusters, num_bins = noise.shape
-    cluster_normals, bin_normals = normal(num_clusters).to(noise.device), normal(num_bins).to(noise.device)
+    cluster_normals, normals = normal(len(noise)).to(noise.device), normal(len(deviations)).to(noise.device)
     # sqrt(chi-square / degrees): normal numbers divided by this have a t distribution
     t_divisor = normal(min(degrees, MAX_CHI_SQUARE_DRAWS)).square().mean(1, keepdim=True).sqrt().to(noise.device)
     noise = noise * (between / cluster_variance.clamp_min(MIN_DIVISOR)).sqrt()
-    drawn = scale * (cluster_normals @ noise / t_divisor + bin_normals * within.sqrt()).abs().sum(1)
+    from_sums = (1 - correlation).sqrt() * (normals @ deviations)
+    drawn = scale * (cluster_normals @ noise / t_divisor + from_sums).abs().sum(1)
     tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64, device=drawn.device)
     low, high = drawn.quantile(tail).tolist()
     return Interval(mean, low, min(high, 1.0), level)

@@ -6,7 +6,7 @@ one random number. So each $S_b$ is a mixture of independent sums, whose distrib
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -37,12 +37,7 @@ class IndependentSums:
 
     def __getitem__(self, index: Array) -> "IndependentSums":
         """Select sums."""
-        return replace(
-            self,
-            weight=self.weight[index],
-            confidence_sum=self.confidence_sum[index],
-            variance=self.variance[index],
-        )
+        return IndependentSums(self.weight[index], self.confidence_sum[index], self.variance[index], self.dispersion)
 
     @property
     def is_normal(self) -> Array:
@@ -78,7 +73,7 @@ def equal_width_sums(moments: Moments) -> IndependentSums:
     """Return the sums of the bins of equal width that are not empty."""
     occupied = moments.total_weight > 0
     columns = moments.total_weight, moments.confidence_sum, moments.variance
-    weight, confidence_sum, variance = (x[occupied].cpu().numpy() for x in columns)
+    weight, confidence_sum, variance = (column[occupied].cpu().numpy() for column in columns)
     return IndependentSums(weight, confidence_sum, variance, moments.dispersion)
 
 
@@ -100,8 +95,7 @@ def equal_mass_sums(bins: int, by_score: GroupedScores) -> tuple[IndependentSums
     overlap = np.minimum(cuts[1:, None], high) - np.maximum(cuts[:-1, None], low)
     shares = np.hstack([np.eye(bins), overlap.clip(0) / (high - low)])
     sums = np.hstack([undivided, running[:, divided] - running[:, divided - 1]]).clip(0)
-    occupied = sums[0] > 0
-    weight, confidence_sum, variance = sums[:, occupied]
+    weight, confidence_sum, variance = sums[:, occupied := sums[0] > 0]
     return IndependentSums(weight, confidence_sum, variance, by_score.dispersion), shares[:, occupied]
 
 
@@ -123,7 +117,7 @@ def noise_interval(sums: IndependentSums, shares: Array | None, level: float) ->
     shares = np.eye(len(sums.weight)) if shares is None else shares
     is_mixed = (shares > 0).sum(1) > 1
     factor = shares[~is_mixed].sum(0)  # bins with nothing but a part of the same sum add up
-    is_shared = np.asarray((shares[is_mixed] > 0).any(0))
+    is_shared = (shares[is_mixed] > 0).any(0)
     tables = list[tuple[Array, Array]]()
     if is_shared.any():
         draws = min(max(DRAWN_ELEMENTS // int(is_shared.sum()), MIN_DRAWS), MAX_DRAWS)
@@ -131,7 +125,7 @@ def noise_interval(sums: IndependentSums, shares: Array | None, level: float) ->
         errors = factor[is_shared] @ np.abs(drawn) + np.abs(shares[np.ix_(is_mixed, is_shared)] @ drawn).sum(0)
         tables.append((errors[None], np.full((1, draws), 1 / draws)))
     for is_normal in (False, True):
-        is_alone = ~is_shared & (factor > 0) & (sums.is_normal == is_normal)
+        is_alone = ~is_shared & (factor > 0) & (sums.is_normal if is_normal else ~sums.is_normal)
         if is_alone.any():
             points, probability = sums[is_alone].points()
             tables.append((factor[is_alone, None] * np.abs(points), probability))

@@ -223,10 +223,10 @@ def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     interval is the central interval of this ECE: at level 0.90 `high` is the 95 % quantile, below which an ECE is no
     evidence of miscalibration. If examples depend on each other in clusters, the bins vary as the clusters do.
 
-    >>> noise_floor(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64))  # sqrt(2 / pi) sqrt(100 / 4) / 100
-    tensor(0.0399, dtype=torch.float64)
+    >>> noise_floor(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64))  # E |B - 50| / 100 for B ~ Bin(100, 1/2)
+    tensor(0.0398, dtype=torch.float64)
     >>> print(noise_floor.interval(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64)))
-    0.0399 [0.0031, 0.0980]
+    0.0398 [0.0000, 0.1000]
     """
     return torch.tensor(_noise_floor_interval(events, level=0.9, bins=bins).value, dtype=torch.float64)
 
@@ -247,7 +247,7 @@ def adaptive_noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar
     the interval of such bins are drawn, with a fixed seed.
 
     >>> adaptive_noise_floor(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64), bins=1)
-    tensor(0.0399, dtype=torch.float64)
+    tensor(0.0398, dtype=torch.float64)
     """
     return torch.tensor(_adaptive_noise_floor_interval(events, level=0.9, bins=bins).value, dtype=torch.float64)
 

@@ -125,7 +125,7 @@ def noise_interval(sums: IndependentSums, shares: Array | None, level: float) ->
         errors = factor[is_shared] @ np.abs(drawn) + np.abs(shares[np.ix_(is_mixed, is_shared)] @ drawn).sum(0)
         tables.append((errors[None], np.full((1, draws), 1 / draws)))
     for is_normal in (False, True):
-        is_alone = ~is_shared & (factor > 0) & (sums.is_normal if is_normal else ~sums.is_normal)
+        is_alone = np.asarray(~is_shared & (factor > 0) & (sums.is_normal if is_normal else ~sums.is_normal))
         if is_alone.any():
             points, probability = sums[is_alone].points()
             tables.append((factor[is_alone, None] * np.abs(points), probability))

@@ -99,7 +99,7 @@ def measure(
     >>> p = Predictions(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40))
     >>> table = measure(p)
     >>> round(table["ece"].value, 4), round(table["noise_floor"].value, 4), table.verdict.status
-    (0.1, 0.0399, 'too_little_data')
+    (0.1, 0.0398, 'too_little_data')
     """
     check_level(level)
     check_tolerance(tolerance)

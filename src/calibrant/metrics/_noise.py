@@ -117,7 +117,7 @@ def noise_interval(sums: IndependentSums, shares: Array | None, level: float) ->
     shares = np.eye(len(sums.weight)) if shares is None else shares
     is_mixed = (shares > 0).sum(1) > 1
     factor = shares[~is_mixed].sum(0)  # bins with nothing but a part of the same sum add up
-    is_shared = (shares[is_mixed] > 0).any(0)
+    is_shared = np.asarray((shares[is_mixed] > 0).any(0))
     tables = list[tuple[Array, Array]]()
     if is_shared.any():
         draws = min(max(DRAWN_ELEMENTS // int(is_shared.sum()), MIN_DRAWS), MAX_DRAWS)

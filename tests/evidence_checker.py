@@ -11,7 +11,7 @@ import torch
 from calibrant import Predictions
 
 STATUS_PHRASES = {
-    "miscalibrated": "The Kuiper test rejects calibration",
+    "miscalibrated": "The omnibus test rejects calibration",
     "no_evidence": "No evidence of miscalibration.",
     "too_little_data": "Too little data to tell.",
 }

@@ -18,6 +18,7 @@ __all__ = ["refine_then_calibrate", "refinement_brier", "refinement_nll"]
     unit="nats",
     short="refinement NLL",
     meaning="NLL after calibration by a temperature that was fitted on other folds; lower is better",
+    revision=2,
 )
 def refinement_nll(p: Predictions, *, folds: Count = 5) -> Scalar:
     r"""Compute the NLL after temperature scaling, cross-fitted (Berta et al. 2025).
@@ -41,6 +42,7 @@ def refinement_nll(p: Predictions, *, folds: Count = 5) -> Scalar:
     "Brier score after temperature scaling",
     short="refinement Brier",
     meaning="Brier score after calibration by a temperature that was fitted on other folds; lower is better",
+    revision=2,
 )
 def refinement_brier(p: Predictions, *, folds: Count = 5) -> Scalar:
     """Compute the Brier score after temperature scaling by NLL, as in `refinement_nll` (Berta et al. 2025).

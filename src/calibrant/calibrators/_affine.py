@@ -135,7 +135,7 @@ class Vector:
         return apply_affine(_scaled_logits(logits, self.temperature, self.floor), self.scale, self.bias)
 
 
-@CALIBRATORS.register
+@CALIBRATORS.register(revision=2)
 @dataclass(frozen=True, eq=False)
 class Matrix:
     r"""Matrix scaling, $W x + c$, with a penalty (Guo et al. 2017; Kull et al. 2019, section 3).

@@ -51,7 +51,7 @@ class Candidate:
     fitted: Any = None  # calibrator that was fitted to all examples; None without a weight
 
 
-@CALIBRATORS.register
+@CALIBRATORS.register(revision=2)
 @dataclass(frozen=True, eq=False)
 class Auto:
     r"""Stack of calibrators with out-of-fold weights, with safeguards against small data.

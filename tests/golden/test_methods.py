@@ -52,6 +52,6 @@ def test_changed_values_are_not_written_without_a_raised_revision(kind, monkeypa
     with pytest.raises(SystemExit):
         golden_methods.write()
     assert json.loads(path.read_text()) == stored
-    monkeypatch.setitem(registry.REGISTRIES[kind]._code_versions, name, "revision 2")
+    monkeypatch.setitem(registry.REGISTRIES[kind]._code_versions, name, "revision 99")
     golden_methods.write()
-    assert json.loads(path.read_text())[kind][name]["code"] == "revision 2"
+    assert json.loads(path.read_text())[kind][name]["code"] == "revision 99"

@@ -91,9 +91,9 @@ def scores(p: Any, error: Any, outcome: Any, k: int) -> dict[str, Any]:
 def extreme_rows(design: str, k: int, n: int, draws: int) -> Iterator[Row]:
     """Yield the coverage and mean width of the means over n examples, some of which are extreme."""
     rng = np.random.default_rng(zlib.crc32(f"{design} {k} {n}".encode()))
-    share, tiny, wrong, others = EXTREMES[design]
+    share, tiny, wrong, ordinary = EXTREMES[design]
     shares = np.array([share, 1 - share])  # extreme rows, and the others
-    p, error, frequency = np.array([[1 - tiny, others], [tiny, 1 - others], [1 - wrong, others]])
+    p, error, frequency = np.array([[1 - tiny, ordinary], [tiny, 1 - ordinary], [1 - wrong, ordinary]])
     kind = (rng.random((draws, n)) >= share).astype(int)
     drawn = scores(p[kind], error[kind], rng.random((draws, n)) < frequency[kind], k)
     means = [scores(p, error, np.full(2, outcome), k) for outcome in (True, False)]

@@ -76,23 +76,23 @@ def test_every_constructor_reads_the_word(build):
 def test_interval_and_test_do_not_take_fractions_for_counts():
     probs, labels, w = draw(500)
     p, counts = (Predictions.from_probs(probs, labels, w, weights_are=word) for word in (None, "counts"))
-    alone = Predictions.from_probs(probs, labels, w, clusters=range(500), weights_are="counts")
+    clustered = Predictions.from_probs(probs, labels, w, clusters=range(500), weights_are="counts")
     for name in "accuracy", "nll", "event_brier", "signed_gap", "debiased_l2":
         metric = getattr(metrics, name)
-        assert metric.interval(p) == metric.interval(alone)
+        assert metric.interval(p) == metric.interval(clustered)
     gap, wrong = metrics.signed_gap.interval(p), metrics.signed_gap.interval(counts)
     assert gap.high - gap.low > 1.3 * (wrong.high - wrong.low)  # the effective number is 1 / e of the rows
-    assert metrics.kuiper.test(p).p_value == metrics.kuiper.test(alone).p_value
+    assert metrics.kuiper.test(p).p_value == metrics.kuiper.test(clustered).p_value
 
 
 def test_results_do_not_depend_on_the_unit_of_importance():
     probs, labels, w = draw(300)
-    small, unit, large = (Predictions.from_probs(probs, labels, scale * w) for scale in (0.05, 1.0, 40.0))
+    low_unit, unit, high_unit = (Predictions.from_probs(probs, labels, scale * w) for scale in (0.05, 1.0, 40.0))
     for name in "nll", "signed_gap", "debiased_l2":
-        a, b = (getattr(metrics, name).interval(p) for p in (unit, large))
+        a, b = (getattr(metrics, name).interval(p) for p in (unit, high_unit))
         assert (a.low, a.high) == pytest.approx((b.low, b.high), rel=1e-9)
-    first, second = (calibrators.fit("Platt", p) for p in (small, large))
-    assert torch.allclose(first(small.logits), second(small.logits), atol=1e-6)
+    first, second = (calibrators.fit("Platt", p) for p in (low_unit, high_unit))
+    assert torch.allclose(first(low_unit.logits), second(low_unit.logits), atol=1e-6)
 
 
 def test_fits_count_the_effective_number_of_examples():

@@ -189,8 +189,8 @@ def test_auto_weights_the_true_family():
     scale = np.exp(rng.normal(0, 0.3, 6))
     stack = Auto.fit(distorted(1500, 6, 2, scale, rng.normal(0, 0.6, 6)))
     weight = {member.name: member.weight for member in stack.candidates}
-    kept = ("as it is", "SmoothedTemperature", "Monotone", "IntraOrderPreserving")
-    assert sum(weight[name] for name in kept) < 0.2
+    order_preserving = ("as it is", "SmoothedTemperature", "Monotone", "IntraOrderPreserving")
+    assert sum(weight[name] for name in order_preserving) < 0.2
 
 
 @pytest.mark.parametrize("kind", ["temperature", "class-wise", "bent"])

@@ -133,21 +133,21 @@ def test_intervals_of_scores_cover_the_truth(n, confidences, shift):
 
 
 @pytest.mark.parametrize(
-    ("name", "sure", "others"), [("nll", 1 - 1e-12, 0.7), ("event_brier", 0.99, 0.5), ("signed_gap", 0.99, 1e-6)]
+    ("name", "extreme", "ordinary"), [("nll", 1 - 1e-12, 0.7), ("event_brier", 0.99, 0.5), ("signed_gap", 0.99, 1e-6)]
 )
-def test_interval_allows_for_an_error_of_the_most_confident_predictions(name, sure, others):
+def test_interval_allows_for_an_error_of_the_most_confident_predictions(name, extreme, ordinary):
     draws, n, share, wrong = 400, 200, 0.1, 0.02  # in two of three samples, none of them is wrong
     g = np.random.default_rng(0)
-    c = np.where(g.random((draws, n)) < share, sure, others)
-    frequency = np.where(c == sure, 1 - wrong, c)
+    c = np.where(g.random((draws, n)) < share, extreme, ordinary)
+    frequency = np.where(c == extreme, 1 - wrong, c)
     y = g.random((draws, n)) < frequency
     score = {
         "nll": lambda c, y: -np.log(np.where(y, c, 1 - c)),
         "event_brier": lambda c, y: (c - y) ** 2,
         "signed_gap": lambda c, y: c - y,
     }[name]
-    pair = np.array([sure, others])
-    truth = np.array([1 - wrong, others]) * score(pair, True) + np.array([wrong, 1 - others]) * score(pair, False)
+    pair = np.array([extreme, ordinary])
+    truth = np.array([1 - wrong, ordinary]) * score(pair, True) + np.array([wrong, 1 - ordinary]) * score(pair, False)
     truth = float(np.array([share, 1 - share]) @ truth)
     surprisal = -np.log(np.minimum(c, 1 - c).min(1))
     extremes = Extremes(c.min(1), c.max(1), surprisal, score(c, y).max(1), 2)

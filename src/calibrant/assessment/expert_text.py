@@ -152,8 +152,8 @@ def event_sentence(measurement: MeasurementData) -> str:
         sentences.append(f"Intervals and tests allow for dependence between {event.units} of the same {event.cluster}.")
     source = measurement.source
     if isinstance(source, Predictions) and source.weights_are == IMPORTANCE:
-        known = f"Weights are importance: each {event.unit} counts once in intervals and tests, whatever its weight."
-        sentences.append(FRACTIONS_NOTE if FRACTIONS_NOTE in source.notes else known)
+        stated = f"Weights are importance: each {event.unit} counts once in intervals and tests, whatever its weight."
+        sentences.append(FRACTIONS_NOTE if FRACTIONS_NOTE in source.notes else stated)
     return " ".join(filter(None, sentences))
 
 

@@ -123,8 +123,8 @@ def log_likelihood(logits: Logits, labels: Labels) -> PerExample:
 def error_surprisal(logits: Logits) -> PerExample:
     """Return -log(1 - p), the surprisal of an error of the most likely class of every row, in float64."""
     z = logits.double()
-    others = z.scatter(1, z.argmax(1, keepdim=True), -torch.inf).logsumexp(1)
-    return torch.nn.functional.softplus(z.amax(1) - others)
+    log_error = z.scatter(1, z.argmax(1, keepdim=True), -torch.inf).logsumexp(1)
+    return torch.nn.functional.softplus(z.amax(1) - log_error)
 
 
 def entropies(logits: Logits) -> PerExample:

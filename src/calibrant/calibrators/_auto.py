@@ -37,8 +37,8 @@ UNSEEN_EXAMPLE_NATS = 1.0  # gain of one unseen example in n, the smallest stand
 MAX_PRIOR_ERRORS = 50.0  # standard errors by which a family counts as ahead; the prior has nearly all weight there
 MAX_LOG_ODDS = 1e4  # at which log-odds and -log p are clipped
 MIN_NESTED_FOLDS = 3  # one to fit maps on, one to fit their weights on, and one to evaluate both
-GAIN_LEVEL = 0.90  # of the interval of the gain, whose lower end is a limit of 95 %
-_UNKNOWN_GAIN = Interval(math.nan, math.nan, math.nan, GAIN_LEVEL)
+STATED_GAIN_LEVEL = 0.90  # of the interval of the gain, whose lower end is a limit of 95 %
+_UNKNOWN_GAIN = Interval(math.nan, math.nan, math.nan, STATED_GAIN_LEVEL)
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,7 +308,9 @@ def _nested_gain(
         weighing = torch.cat([(fold == j).nonzero().flatten() for j in neighbors])
         weights, _ = _fit_weights(torch.cat([*neighbors.values()]), handicaps, p[weighing])
         gains[fold == i] = _mix_scores(scores[fold == i], weights, p.k) - p.log_likelihood[fold == i]
-    return cross_validated_mean(gains, num_folds, p, GAIN_LEVEL)  # infinite if a label has probability 0 as it is
+    return cross_validated_mean(
+        gains, num_folds, p, STATED_GAIN_LEVEL
+    )  # infinite if a label has probability 0 as it is
 
 
 def _label_scores(p: Predictions) -> Tensor:

@@ -29,8 +29,11 @@ __all__ = ["IntraOrderPreserving"]
 
 SHRINKAGE = 0.01  # penalty on the squared distance from `Monotone`, as a share of the smoothness
 MIN_KNOT_DISTANCE = 1e-9  # replaces the distance 0 of equal quantiles as a divisor
-_ONE = torch.ones((), dtype=torch.float64)
-_NO_MONOTONE = Monotone(_ONE, torch.zeros(1, dtype=torch.float64), _ONE[None])  # changes no probability
+_NO_MONOTONE = Monotone(  # changes no probability
+    torch.tensor(1.0, dtype=torch.float64),
+    torch.zeros(1, dtype=torch.float64),
+    torch.ones(1, dtype=torch.float64),
+)
 MAX_CONTEXT = 100.0  # -log p is clipped here in the contexts, where impossible classes are all alike
 ContextKnots = Annotated[Float[Tensor, "2 j"], FINITE_RANGE]
 RankSlopes = Annotated[Float[Tensor, "r 2 j"], Range(gt=0)]

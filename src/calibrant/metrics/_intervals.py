@@ -107,8 +107,8 @@ class Extremes(NamedTuple):
         weight = moments.total_weight
         c = (moments.confidence_sum / weight.clamp_min(MIN_DIVISOR)).clamp(0, 1)
         low, high = c.where(weight > 0, 1.0).amin(-1), c.where(weight > 0, 0.0).amax(-1)
-        label, other = surprisals
-        return cls(low.cpu().numpy(), high.cpu().numpy(), label, other, k)
+        error_surprisal, label_surprisal = surprisals
+        return cls(low.cpu().numpy(), high.cpu().numpy(), error_surprisal, label_surprisal, k)
 
 
 SHARE = ScoreRange(0.0, 1.0)  # of scores 0 or 1

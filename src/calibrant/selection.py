@@ -64,7 +64,8 @@ def _scale_cross_fitted(p: Predictions, folds: int) -> Predictions:
 def _merge_equal_examples(p: Predictions) -> Predictions:
     """Merge equal examples, whose weights are added, so that they share a fold, and drop weights of 0.
 
-    With clusters, return the predictions unchanged: equal examples may belong to different clusters.
+    They are in the order of their first copies, which does not depend on the order of the classes. With clusters,
+    return the predictions unchanged: equal examples may belong to different clusters.
     """
     if p.clusters is not None:
         return p
@@ -73,7 +74,9 @@ def _merge_equal_examples(p: Predictions) -> Predictions:
     rows = torch.cat([p.logits, p.labels[:, None].double()], 1)[counted]  # logits and label
     unique_rows, row_index = rows.unique(dim=0, return_inverse=True)
     merged_weights = rows.new_zeros(len(unique_rows)).index_add_(0, row_index, weights[counted])
-    return Predictions(unique_rows[:, :-1], unique_rows[:, -1].long(), merged_weights)
+    first = torch.full_like(row_index[: len(unique_rows)], len(rows))
+    order = first.scatter_reduce(0, row_index, torch.arange(len(rows), device=rows.device), "amin").argsort()
+    return Predictions(unique_rows[order, :-1], unique_rows[order, -1].long(), merged_weights[order])
 
 
 def refine_then_calibrate(epochs: Iterable[Predictions]) -> tuple[int, Temperature]:

@@ -169,7 +169,7 @@ def test_tables_of_several_networks_have_headings_for_them(measurements):
     assert len(groups) == len(set(groups)) == 4
     assert "resnet8 on digits" in groups
     assert first.count("<strong>") >= 4  # the best of each, as the legend says
-    assert "The best of each network on a data set is bold." in page
+    assert "The best mean of each network on a data set is bold." in page
 
 
 def test_every_recipe_is_listed(measurements):

@@ -126,7 +126,7 @@ def test_interval_is_that_of_the_mean_outcomes():
     interval = metrics.signed_gap.interval(Predictions.from_confidence(c, a))
     gaps = (c - a).numpy()
     half = 1.6525 * gaps.std(ddof=1) / 200**0.5
-    assert interval.high - interval.low == pytest.approx(2 * half, rel=0.08)
+    assert 0.95 < (interval.high - interval.low) / (2 * half) < 1.25  # an unseen outcome may be 0 or 1
 
 
 def test_skce_leaves_out_pairs_of_an_example_with_itself():

@@ -66,6 +66,7 @@ def test_values_are_within_the_documented_bounds(n, k, weighted):
     bounds = {
         "adaptive_ece": 28 * heaviest,
         "kuiper": 2 * heaviest,
+        "omnibus": 2 * heaviest,
         "aurc": heaviest,
         "smooth_ece": 2e-4,
         "noise_floor": 1e-7,

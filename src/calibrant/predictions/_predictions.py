@@ -667,7 +667,7 @@ class Predictions:
         outcomes = self._cached_outcomes
         return softmax.log_likelihood(self.logits, self.labels) if outcomes is None else outcomes.log_likelihood
 
-    @property
+    @cached_property
     def max_surprisals(self) -> Tensor:
         """Largest surprisal, -log p, of an error of the predicted class, and of a label: (2) float64.
 
@@ -679,7 +679,7 @@ class Predictions:
         error = -torch.log1p(-highest)
         if float(highest) > EXACT_CONFIDENCE:
             chunks = (confidence == highest).nonzero().squeeze(1).split(max(1, MAX_SURPRISAL_LOGITS // self.k))
-            error = torch.stack([softmax.error_surprisal(self.logits[rows]).max() for rows in chunks]).max()
+            error = torch.stack([softmax.error_surprisal(self[rows].logits).max() for rows in chunks]).max()
         return torch.stack([error, -self.outcomes.log_likelihood[is_counted].min()])
 
     @property

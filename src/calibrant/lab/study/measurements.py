@@ -98,7 +98,7 @@ def _empty_rows(study: Study, run: Run | Model, columns: ResultRow) -> Iterator[
         # the labels of other data sets have no meaning for this network: they are only to be detected
         names_by_shift[study.label(shift)] = (metric_names if is_corruption(shift) else []) + detection_names
     for label, names in names_by_shift.items():
-        yield from (columns | {"shift": label, "metric": name, "value": math.nan} for name in names)
+        yield from (columns | {"shift": label, "metric": name, "value": math.nan, "floor": math.nan} for name in names)
 
 
 def _detection_name(statistic: str, score: Method) -> str:
@@ -262,7 +262,7 @@ def _shift_rows(study: Study, shift: Method, test: Predictions, shifted: Predict
         yield from _metric_rows(shifted, study.metrics)
     for score in study.detection:
         for name, value in asdict(metrics.ood.detection(test, shifted, score=score)).items():
-            yield {"metric": _detection_name(name, score), "value": value, "reason": ""}
+            yield {"metric": _detection_name(name, score), "value": value, "reason": "", "floor": math.nan}
 
 
 def fitted_parameters(fitted: object) -> dict[str, float]:

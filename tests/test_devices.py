@@ -28,7 +28,14 @@ QUICK = {  # the same methods with less work
 }
 BYTES_PER_ROW = {"discrimination": 16, "miscalibration": 16, "uncertainty": 16}  # that sorting on the CPU transfers
 BYTES_PER_ROW |= {"Isotonic": 120, "SharedIsotonic": 120, "VennAbers": 240, "Spline": 40, "BayesianBinning": 40}
-BYTES_PER_ROW |= {"Monotone": 40, "IntraOrderPreserving": 60, "Chain": 40, "Auto": 160, "PriorShift": 40}
+BYTES_PER_ROW |= {
+    "adaptive_noise_floor": 40,
+    "Monotone": 40,
+    "IntraOrderPreserving": 60,
+    "Chain": 40,
+    "Auto": 160,
+    "PriorShift": 40,
+}
 BYTES_PER_ROW |= {"refinement_nll": 48, "refinement_brier": 48}
 
 

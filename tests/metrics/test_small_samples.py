@@ -178,7 +178,9 @@ def test_interval_of_many_examples_is_the_normal_one(name):
     p = Predictions.from_confidence(c, (torch.rand(1000, generator=g) < c).long())
     metric = getattr(metrics, name)
     values, interval = metric.values(p), metric.interval(p)
-    assert interval.high - interval.low == pytest.approx(2 * 1.6449 * float(values.std()) / math.sqrt(1000), rel=0.03)
+    excess = 0.12 if name == "nll" else 0.03  # an unseen error of the most confident prediction costs much
+    width = 2 * 1.6449 * float(values.std()) / math.sqrt(1000)
+    assert interval.high - interval.low == pytest.approx(width, rel=excess)
 
 
 def test_twenty_correct_answers_are_compatible_with_a_debiased_error_of_zero(all_right):

@@ -82,7 +82,7 @@ def equal_mass_sums(bins: int, by_score: GroupedScores) -> tuple[IndependentSums
 
     They are the examples that lie in one bin only, and every group of equal confidences that a cut divides.
     """
-    running = by_score.cumulative_sums[[0, 1, 3]].cpu().numpy()  # weight, confidence, variance (3, g + 1)
+    running = by_score.cumulative_sums.cpu().numpy()[[0, 1, 3]]  # weight, confidence, variance (3, g + 1)
     running[2] /= by_score.dispersion
     cuts = by_score.equal_mass_cuts(bins).cpu().numpy()
     right = np.searchsorted(running[0], cuts).clip(1, running.shape[1] - 1)  # a cut lies in the group right - 1

@@ -72,6 +72,7 @@ def false_alarms(draw, n, draws, seed=0):
     return alarms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draw",
     [

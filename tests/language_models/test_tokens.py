@@ -46,9 +46,8 @@ def test_numbers_are_those_of_all_logits(batches, monkeypatch, elements):
     assert len(result.summary) == len(p)
     assert result.nll.value == pytest.approx(float(metrics.nll(p)), abs=1e-5)
     # Student's t of the tokens; the interval of predictions allows for an error of the most confident one
-    values = metrics.nll.values(p)
-    student = float(values.mean()) + 1.645 * float(values.std()) / len(values) ** 0.5
-    assert result.nll.high == pytest.approx(student, abs=0.05)
+    student = metrics.Sample.from_values(metrics.nll.values(p), p.weights, p.clusters).normal_interval(0.9)
+    assert result.nll.high == pytest.approx(student.high, abs=0.05)
     assert result.nll.high <= metrics.nll.interval(p).high
     assert result.nll.low == pytest.approx(2 * result.nll.value - result.nll.high)  # by Student's t
     assert result.summary["ece"] == pytest.approx(float(metrics.ece(p)), abs=1e-5)

@@ -359,7 +359,8 @@ def test_kernel_errors_are_sums_over_all_pairs(miscalibrated, width):
     weighted = np.outer(w, w) * pairs
     # a copy of an example is another example
     off_diagonal = (weighted.sum() - (w * np.diag(pairs)).sum()) / (w.sum() * (w.sum() - 1))
-    result = metrics.skce(subset.logits, subset.labels, torch.from_numpy(w), width=width)
+    counts = Predictions(subset.logits, subset.labels, torch.from_numpy(w), weights_are="counts")
+    result = metrics.skce(counts, width=width)
     assert float(result) == pytest.approx(off_diagonal, rel=1e-9, abs=1e-15)
 
 

@@ -132,7 +132,8 @@ def test_summary_keeps_sets_of_whole_clusters():
     for name in ("accuracy", "nll", "brier", "event_brier", "signed_gap"):
         expected, estimate = getattr(metrics, name).interval(p), merged.interval(name)
         assert estimate.value == pytest.approx(expected.value, rel=1e-9)
-        assert estimate.high - estimate.low == pytest.approx(expected.high - expected.low, rel=0.3)
+        # 64 sets of clusters are kept: one unseen set counts for more than one unseen cluster of 400
+        assert 0.7 < (estimate.high - estimate.low) / (expected.high - expected.low) < 2
         assert estimate.high - estimate.low > 1.3 * (lambda i: i.high - i.low)(
             getattr(metrics, name).interval(independent(p))
         )

@@ -409,6 +409,7 @@ def _prior_weights(log_p: Tensor, handicaps: Sequence[float], p: Predictions) ->
     best = example_mean(log_p, p).cpu().where(handicap == 0, -torch.inf).argmax()
     gains = [Sample.from_values(gain, p.weights, p.clusters, p.examples) for gain in (log_p - log_p[:, best, None]).T]
     # One more example, unseen, may change a mean gain by about 1 nat / n
-    ahead = torch.tensor([x.mean / math.hypot(x.error, UNSEEN_EXAMPLE_NATS / (x.degrees + 1)) for x in gains])
+    errors = [math.hypot(x.error, UNSEEN_EXAMPLE_NATS / (x.degrees + 1)) for x in gains]
+    ahead = torch.tensor([x.mean / error for x, error in zip(gains, errors, strict=True)], dtype=torch.float64)
     # A family with a handicap may be far ahead of the best one without
-    return (ahead.double() - handicap).clamp_max(MAX_PRIOR_ERRORS).softmax(0)
+    return (ahead - handicap).clamp_max(MAX_PRIOR_ERRORS).softmax(0)

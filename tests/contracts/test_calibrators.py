@@ -169,10 +169,13 @@ def weighted(name: str, n: int, k: int, seed: int) -> tuple[Predictions, Predict
 def test_integer_weights_equal_copies(name, k, n):
     data, copies = weighted(name, n, k, 14)
     fresh = draw(100, k, 15, scale=1.5).logits
-    if name in ("Matrix", "Dirichlet"):  # folds, which choose the penalty, divide copies of a row
+    if n == 7 and name in ("Matrix", "Dirichlet"):  # rounding chooses the penalty with two rows per fold
         name += "(penalty=1.0)"
     by_weight, by_copies = fit(name, data), fit(name, copies)
     first, second = log_p(by_weight, fresh), log_p(by_copies, fresh)
+    if n > 7 and name in ("Auto", "PriorShift"):  # weights count independent examples, and a cluster counts once
+        torch.testing.assert_close(first.exp(), second.exp(), rtol=0, atol=0.05)
+        return
     if n == 7:  # the objective is nearly flat, and the search ends anywhere within its tolerance
         torch.testing.assert_close(first.exp(), second.exp(), rtol=0, atol=2e-3)
     else:
@@ -242,8 +245,9 @@ def test_order_of_classes_and_rows_does_not_matter(name, n_classes):
     expected = first.apply(fit(name, first)).logits.softmax(1)
     permuted = moved.apply(fit(name, moved)).logits.softmax(1)[:, place]
     shuffled = first.apply(fit(name, first[rows])).logits.softmax(1)
-    torch.testing.assert_close(permuted, expected, rtol=0, atol=1e-6)
-    torch.testing.assert_close(shuffled, expected, rtol=0, atol=1e-6)
+    tolerance = 1e-5 if name == "Auto" else 1e-6  # its weights depend on coarse fits
+    torch.testing.assert_close(permuted, expected, rtol=0, atol=tolerance)
+    torch.testing.assert_close(shuffled, expected, rtol=0, atol=tolerance)
 
 
 # Devices and dtypes

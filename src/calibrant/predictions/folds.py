@@ -31,7 +31,7 @@ def assign_folds(p: Predictions, folds: int, seed: int = 0) -> Tensor:
         message = f"Expected folds in 2 .. {n}, the number of {divisible}, got {folds}. Try folds=2 (--cv 2)."
         raise InputError(message, code="folds_range")
     rng, p = np.random.default_rng(seed), replace_masks(p)  # logits such as -1e4 would dominate the combination
-    rank = _class_ranks(p.logits)
+    rank = _class_ranks(p)
     direction = torch.from_numpy(rng.standard_normal(p.k)).to(rank.device)[rank]
     shuffled = torch.from_numpy(rng.permutation(len(p))).to(rank.device)
     order = shuffled[_project(p.logits, direction)[shuffled].argsort(stable=True)]
@@ -50,15 +50,16 @@ def _centered_blocks(logits: Tensor) -> Iterator[Tensor]:
         yield z - z.amax(1, keepdim=True)
 
 
-def _class_ranks(logits: Tensor) -> Tensor:
-    """Return the rank of each class (k) by the sum over rows of p^1.5, with p its probability.
+def _class_ranks(p: Predictions) -> Tensor:
+    """Return the rank of each class (k) by the weighted sum over rows of p^1.5, with p its probability.
 
     The random direction goes by these ranks instead of class indices, so that the order of the columns has no effect.
     """
-    totals = torch.zeros(logits.shape[1], dtype=torch.float64, device=logits.device)
-    for (z,) in row_blocks(logits):
+    totals = torch.zeros(p.k, dtype=torch.float64, device=p.logits.device)
+    weights = torch.ones_like(totals[:1]).expand(len(p)) if p.weights is None else p.weights
+    for z, w in row_blocks(p.logits, weights):
         powers = z.double().softmax(1)
-        totals += (powers * powers.sqrt()).sum(0)  # p^1.5: its sums rarely tie, unlike those of rounded probabilities
+        totals += w @ (powers * powers.sqrt())  # p^1.5: its sums rarely tie, unlike those of rounded probabilities
     return totals.argsort(stable=True).argsort()  # twice: the rank of each class
 
 

@@ -37,7 +37,7 @@ def test_maps_that_learn_the_class_are_not_offered(positives, assessed):
 
 def test_auto_mixes_members_that_treat_classes_alike(positives):
     fitted = calibrators.Auto.fit(positives)
-    assert {*fitted.names} <= {"as it is", "SmoothedTemperature"}
+    assert {*fitted.names} <= {"as it is", "SmoothedTemperature", "Monotone", "IntraOrderPreserving"}
     assert calibrators.treats_classes_alike(fitted)
     assert len(fitted.left_out) > 3
     z = torch.linspace(-40, 40, 9, dtype=torch.float64)[:, None] * torch.tensor([0.0, 1.0], dtype=torch.float64)

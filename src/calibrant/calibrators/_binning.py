@@ -39,7 +39,7 @@ BINNING_CAPABILITIES = Capabilities(
 )
 
 
-@CALIBRATORS.register(revision=2)
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class HistogramBinning:
     """Histogram binning (Zadrozny & Elkan 2001), pooled on the top label (Wang et al. 2021, section 4).
@@ -164,7 +164,7 @@ class TopLabelBinning:
         return replace_confidence(logits, accuracy, self.of)
 
 
-@CALIBRATORS.register(revision=2)
+@CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
 class ScalingBinning:
     """Scaling-binning (Kumar, Liang & Ma 2019, section 4): temperature, then the mean confidence of its bin.

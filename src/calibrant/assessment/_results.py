@@ -60,10 +60,6 @@ class HeldOutComparison:
         standard_error = (gain.value - gain.low) / NormalDist().inv_cdf((1 + gain.level) / 2)
         return gain.value == math.inf or gain.value > max(MIN_GAIN_ERRORS * standard_error, 0.0)
 
-    def is_significantly_better(self, name: str) -> bool:
-        """Return whether a calibrator is better than no calibration beyond chance."""
-        return name in self.gains and self.gains[name].low > 0
-
 
 # "held_out": by the NLL on held-out folds; "first": there is no such NLL, so that the first of the list is taken
 Selection = Literal["requested", "held_out", "first"]

@@ -11,9 +11,9 @@ from torch import Tensor
 from calibrant.backend.bins import sorted_copies
 from calibrant.backend.lbfgs import Minimum
 from calibrant.backend.softmax import LOG2_E
-from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, Status, newton, sum_row_chunks
+from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, newton, sum_row_chunks
 from calibrant.calibrators._apply import Capabilities, calibrator_call
-from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_method
+from calibrant.calibrators._fitting import Fitted, Solution, example_mean, example_weights, fit_method
 from calibrant.calibrators._temperature import FitInput, drop_impossible
 from calibrant.predictions import Predictions, row_blocks
 from calibrant.registry import CALIBRATORS
@@ -99,21 +99,21 @@ def fit_monotone(
     # The search compares the gain by a quadratic model, which is of the order of the squared gradient
     minimum = _fit_slopes(v, knots, smoothness, start, tolerance=0.01 * data.tolerance**2)
     fitted = Monotone(temperature, knots, minimum.x)
-    return Solution(
-        fitted,
-        slopes_status(minimum),
-        minimum.gradient,
-        minimum.evaluations,
-        warm_start=minimum.x,
-        gap=minimum.optimality_gap,
-    )
+    return slopes_solution(fitted, minimum)
 
 
-def slopes_status(minimum: Minimum) -> Status:
-    """Return "not converged" far above the minimum, "at bound" if a slope is the smallest allowed, else "converged"."""
+def slopes_solution(fitted: Fitted, minimum: Minimum) -> Solution[Fitted]:
+    """Return the solution of a search for positive slopes, which searches on similar data can start from.
+
+    The status is "not converged" far above the minimum, "at bound" if a slope is the smallest allowed, or "converged".
+    """
+    is_at_bound = bool((minimum.x <= MIN_PIECE_SLOPE).any())
+    status = "at bound" if is_at_bound else "converged"
     if minimum.optimality_gap > MAX_OPTIMUM_GAP_NATS:
-        return "not converged"
-    return "at bound" if bool((minimum.x <= MIN_PIECE_SLOPE).any()) else "converged"
+        status = "not converged"
+    return Solution(
+        fitted, status, minimum.gradient, minimum.evaluations, warm_start=minimum.x, gap=minimum.optimality_gap
+    )
 
 
 def _place_knots(v: Predictions, pieces: int) -> Tensor:

@@ -17,7 +17,7 @@ from calibrant.calibrators._monotone import (
     MIN_PIECE_SLOPE,
     Monotone,
     fit_monotone,
-    slopes_status,
+    slopes_solution,
     weighted_quantiles,
 )
 from calibrant.calibrators._temperature import FitInput, drop_impossible
@@ -135,14 +135,7 @@ def fit_order_preserving(
     hats = _hat_weights(contexts, positions.to(contexts.device)).flatten(1)
     minimum = _fit_slopes(v, lowest[:, : min(ranks, p.k - 1)], hats, smoothness, start, 0.01 * data.tolerance**2)
     fitted = IntraOrderPreserving(_NO_MONOTONE, positions, minimum.x.view(-1, 2, knots))
-    return Solution(
-        fitted,
-        slopes_status(minimum),
-        minimum.gradient,
-        minimum.evaluations,
-        warm_start=minimum.x,
-        gap=minimum.optimality_gap,
-    )
+    return slopes_solution(fitted, minimum)
 
 
 def _fit_slopes(

@@ -95,8 +95,8 @@ def compare_held_out(
         repetitions = (c.out_of_fold(p, fits[c.name], FOLDS, plan.on_progress, seed) for seed in range(NUM_REPEATS))
         losses[c.name] = torch.stack([_losses(calibrated, p) for calibrated in repetitions]).mean(0)
         nll[c.name] = _mean(losses[c.name], p).value
-    best = min(losses, key=nll.__getitem__, default="")
-    gains = {name: _mean(_losses(p, p) - loss, p) for name, loss in losses.items()}
+    best, before = min(losses, key=nll.__getitem__, default=""), -p.log_likelihood
+    gains = {name: _mean(before - loss, p) for name, loss in losses.items()}
     deficits = {name: _mean(loss - losses[best], p) for name, loss in losses.items()}
     return HeldOutComparison(gains, deficits), nll
 
@@ -120,7 +120,7 @@ def held_out_nll(
     if calibrated is None:
         calibrated = candidate.out_of_fold(p, fitted, folds, plan.on_progress)
     losses = _losses(calibrated, p)
-    return _mean(losses, p, folds).value, _mean(_losses(p, p) - losses, p, folds)
+    return _mean(losses, p, folds).value, _mean(-p.log_likelihood - losses, p, folds)
 
 
 def states_gain(fitted: Any) -> bool:

@@ -303,14 +303,13 @@ def _nested_gain(
         in_pair = (fold == i) | (fold == j)
         pair_scores, warm_starts = _score(families, p[~in_pair], p[in_pair], warm_starts)
         nested[i][j], nested[j][i] = (pair_scores[fold[in_pair] == side] for side in (j, i))
-    gains = scores.new_empty(len(p))
+    mixed = scores.new_empty(len(p))  # log p of each label by the mixture
     for i, neighbors in enumerate(nested):
         weighing = torch.cat([(fold == j).nonzero().flatten() for j in neighbors])
         weights, _ = _fit_weights(torch.cat([*neighbors.values()]), handicaps, p[weighing])
-        gains[fold == i] = _mix_scores(scores[fold == i], weights, p.k) - p.log_likelihood[fold == i]
-    return cross_validated_mean(
-        gains, num_folds, p, STATED_GAIN_LEVEL
-    )  # infinite if a label has probability 0 as it is
+        mixed[fold == i] = _mix_scores(scores[fold == i], weights, p.k)
+    # infinite if the uncalibrated probability of a label is 0
+    return cross_validated_mean(mixed - p.log_likelihood, num_folds, p, STATED_GAIN_LEVEL)
 
 
 def _label_scores(p: Predictions) -> Tensor:

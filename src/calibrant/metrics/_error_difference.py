@@ -41,7 +41,7 @@ class BinnedGaps:
         """Compute the gaps in bins of equal width or mass, where equal confidences share one bin."""
         events, (bins, is_equal_mass) = events.merged, error_bins
         c, a = (x.cpu().double().numpy() for x in (events.confidence, events.outcome))
-        w = np.ones(len(c)) if events.weights is None else events.weights.cpu().double().numpy()
+        w = _weights(events)
         index = _mass_index(c, w, bins) if is_equal_mass else equal_width_index(bins, events.confidence).cpu().numpy()
         total = np.maximum(np.bincount(index, w, bins), MIN_DIVISOR)
         gap_sum = np.bincount(index, w * (c - a), bins)
@@ -120,8 +120,12 @@ def distinctness(first: Events, second: Events) -> float:
 def _confidence_distance(first: Events, second: Events) -> tuple[np.ndarray, np.ndarray]:
     """Return the absolute differences of the confidences (n), and the weights (n)."""
     a, b = (events.confidence.cpu().double().numpy() for events in (first, second))
-    weights = np.ones(len(b)) if second.weights is None else second.weights.cpu().double().numpy()
-    return np.abs(b - a), weights
+    return np.abs(b - a), _weights(second)
+
+
+def _weights(events: Events) -> np.ndarray:
+    """Return the weight of each row (n), 1 without weights."""
+    return np.ones(len(events.outcome)) if events.weights is None else events.weights.cpu().double().numpy()
 
 
 def _error(model: BinnedGaps, values: np.ndarray) -> float:

@@ -229,11 +229,11 @@ class Predictions:
     def from_pairs(cls, chosen: Any, rejected: Any, weights: Any = None, **options: Any) -> "Predictions":
         r"""Build from the scores of preference pairs, such as those of a reward model.
 
-        The probability that people prefer a to b is $1 / (1 + e^{s_b - s_a})$ (Bradley & Terry 1952). The event is that
-        the chosen one of a pair has the higher score, and its probability that of the higher score; a tie is half
-        right. The chosen one always stands second, which says nothing about new pairs. Every calibrator is therefore
-        fitted to both orders of each pair, with half of the weight each: it learns no bias, and
-        $p(a \succ b) = 1 - p(b \succ a)$. A pair counts once in all numbers of examples.
+        The probability that people prefer a to b is $1 / (1 + e^{s_b - s_a})$ (Bradley & Terry 1952). The evaluated event
+        is that the higher score of a pair is that of the chosen one; a tie is half right. The chosen one always stands
+        second, which says nothing about new pairs. Every calibrator is therefore fitted to both orders of each pair,
+        with half of the weight each: it learns no bias, and $p(a \succ b) = 1 - p(b \succ a)$. A pair counts as one
+        example.
 
         Args:
             chosen: Score of the preferred one of each pair (n,).

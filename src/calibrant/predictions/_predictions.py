@@ -229,7 +229,7 @@ class Predictions:
     def from_pairs(cls, chosen: Any, rejected: Any, weights: Any = None, **options: Any) -> "Predictions":
         r"""Build from the scores of preference pairs, such as those of a reward model.
 
-        The probability that people prefer a to b is $1 / (1 + e^{s_b - s_a})$ (Bradley & Terry 1952). The evaluated event
+        The probability that people prefer a to b is $1 / (1 + e^{s_b - s_a})$ (Bradley & Terry 1952). The event
         is that the higher score of a pair is that of the chosen one; a tie is half right. The chosen one always stands
         second, which says nothing about new pairs. Every calibrator is therefore fitted to both orders of each pair,
         with half of the weight each: it learns no bias, and $p(a \succ b) = 1 - p(b \succ a)$. A pair counts as one

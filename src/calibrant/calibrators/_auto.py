@@ -19,6 +19,7 @@ from calibrant.calibrators._families import (
     CalibratorFamily,
     FittedFamilies,
     WarmStarts,
+    family_of,
 )
 from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_method
 from calibrant.metrics import Interval, Sample, cross_validated_mean
@@ -81,11 +82,12 @@ class Auto:
 
     If all labels are of one class, only members that treat classes alike are fitted.
 
-    Candidates for which the data are too few are left out, and so is a matrix that would take minutes (always above
-    562 classes); `left_out` has the reasons. Members with a weight below 0.001 are dropped. `print` shows the weights,
-    the out-of-fold NLL and the stated gain. (Stacking: Wolpert 1992, van der Laan et al. 2007; weights by standard
-    errors: cf. Yao et al. 2018; mixtures of log-odds: Genest & Zidek 1986; nested cross-validation: Bates et al. 2023;
-    penalties of the members: Berta et al. 2025.)
+    Candidates for which the data are too few are left out, and so are those that would take minutes (a matrix always
+    above 562 classes); `left_out` has the reasons. Where IntraOrderPreserving takes too long, the matrix follows
+    Monotone. Members with a weight below 0.001 are dropped. `print` shows the weights, the out-of-fold NLL and the
+    stated gain. (Stacking: Wolpert 1992, van der Laan et al. 2007; weights by standard errors: cf. Yao et al. 2018;
+    mixtures of log-odds: Genest & Zidek 1986; nested cross-validation: Bates et al. 2023; penalties of the members:
+    Berta et al. 2025.)
     """
 
     candidates: tuple[Candidate, ...]
@@ -236,6 +238,8 @@ def _eligible_families(
     for family in FAMILIES:
         description = f"{family.name}: {p.total_weight:.6g} examples of {k} classes"
         if not family.supports(k) or (accuracy_preserving and not family.preserves_argmax):
+            continue
+        if family.fallback_for and not family_of(family.fallback_for).takes_too_long(n, k):
             continue
         if family in REQUIRED_FAMILIES:
             tried.append(family)

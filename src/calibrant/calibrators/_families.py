@@ -30,6 +30,7 @@ from calibrant.predictions import Predictions
 MIN_STACKING_EXAMPLES = 20  # with fewer, no out-of-fold predictions are made
 HANDICAP_EXAMPLES = 1000.0  # for which the handicap of unpenalized maps of two classes is 1
 MAX_MATRIX_WORK = 2e9  # n k^2 above which a matrix would take minutes
+RANKS_AS_CLASSES = 250  # a map by ranks takes as long as a matrix of so many classes, whatever k is
 LIGHT_RIDGE = 0.1  # times the penalties of Berta et al. (2025); if that is too weak for the data, the weight is 0
 WarmStarts = dict[str, Any]  # searches on similar data by family, which save a fifth of the time of `Auto`
 
@@ -42,11 +43,12 @@ class CalibratorFamily:
     fit: Callable[[FitInput, Any], Solution[Any]]  # from a warm start or None
     preserves_argmax: bool = False
     treats_classes_alike: bool = False  # as in `Capabilities`
-    parameters: Literal["constant", "vector", "matrix"] = "constant"
+    parameters: Literal["constant", "ranks", "vector", "matrix"] = "constant"
     base: str = ""  # name of the family whose output it is fitted to
     join: Callable[[Any, Any], Any] = Chain  # makes one calibrator of the fitted base and the fit to its output
     handicap: Callable[[Predictions], float] = lambda _: 0.0  # penalty in standard errors, for families that overfit
     classes: Literal["any", "two", "more"] = "any"
+    fallback_for: str = ""  # name of the family in whose place it is tried where that takes too long
 
     def supports(self, k: int) -> bool:
         """Return whether the family is used for k classes."""
@@ -54,12 +56,13 @@ class CalibratorFamily:
 
     def min_examples(self, k: int) -> int:
         """Return the smallest total weight of examples of k classes for which the family is fitted."""
-        by_parameters = {"constant": 0, "vector": k, "matrix": k * k // 50}
+        by_parameters = {"constant": 0, "ranks": 0, "vector": k, "matrix": k * k // 50}
         return max(MIN_STACKING_EXAMPLES, by_parameters[self.parameters])
 
     def takes_too_long(self, n: int, k: int) -> bool:
-        """Return whether a fit to n rows of k classes takes minutes."""
-        return self.parameters == "matrix" and n * k * k > MAX_MATRIX_WORK
+        """Return whether a fit to n rows of k classes takes minutes, or that of its base does."""
+        width = {"ranks": RANKS_AS_CLASSES, "matrix": k}.get(self.parameters, 0)
+        return n * k * width > MAX_MATRIX_WORK or (bool(self.base) and family_of(self.base).takes_too_long(n, k))
 
 
 def _fit_identity(data: FitInput, _: Any) -> Solution[SmoothedTemperature]:
@@ -109,6 +112,7 @@ FAMILIES = (
         fit_order_preserving,
         preserves_argmax=True,
         treats_classes_alike=True,
+        parameters="ranks",
         base="Monotone",
         join=lambda monotone, fitted: fitted.after(monotone),
     ),
@@ -118,6 +122,14 @@ FAMILIES = (
         base="IntraOrderPreserving",
         parameters="matrix",
         handicap=lambda _: 1.0,
+    ),
+    _Multiclass(
+        "Monotone then StructuredMatrix",
+        _fit_structured_matrix,
+        base="Monotone",
+        parameters="matrix",
+        handicap=lambda _: 1.0,
+        fallback_for="IntraOrderPreserving then StructuredMatrix",
     ),
     _Multiclass(f"Vector(ridge={LIGHT_RIDGE})", _fit_light_vector, parameters="vector", handicap=lambda _: 3.0),
     _Multiclass("Vector", fit_vector, parameters="vector", handicap=lambda _: 3.0),
@@ -161,7 +173,7 @@ class FittedFamilies:
         if family.name in self.solutions:  # as the base of another one
             return
         if family.base:
-            base = _family(family.base)
+            base = family_of(family.base)
             self._fit_family(base, warm_starts)
             if base.name not in self.inputs:
                 data = self.inputs[base.base]
@@ -179,7 +191,7 @@ class FittedFamilies:
         base_outputs = {"": p}
         for name in self.inputs:  # a base comes after its own base
             if name:
-                base_outputs[name] = base_outputs[_family(name).base].apply(self.solutions[name].calibrator)
+                base_outputs[name] = base_outputs[family_of(name).base].apply(self.solutions[name].calibrator)
         for family in families:
             if family.name in base_outputs:  # a base, which was applied already
                 yield base_outputs[family.name]
@@ -188,14 +200,14 @@ class FittedFamilies:
 
     def slack(self, family: CalibratorFamily) -> float:
         """Return by how much a family may raise the NLL of the data that it is fitted to."""
-        return self.solutions[family.name].slack + (self.slack(_family(family.base)) if family.base else 0.0)
+        return self.solutions[family.name].slack + (self.slack(family_of(family.base)) if family.base else 0.0)
 
     def certified(self, family: CalibratorFamily) -> Any:
         """Return the calibrator of a family with its certificate, joined with its base if it has one."""
         fitted = self.solutions[family.name].with_certificate(self.inputs[family.base].p)
-        return family.join(self.certified(_family(family.base)), fitted) if family.base else fitted
+        return family.join(self.certified(family_of(family.base)), fitted) if family.base else fitted
 
 
-def _family(name: str) -> CalibratorFamily:
+def family_of(name: str) -> CalibratorFamily:
     """Return the family of a name."""
     return next(family for family in FAMILIES if family.name == name)

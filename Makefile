@@ -36,9 +36,10 @@ test-slow: .venv/dev.done
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "slow and not torture" tests
 
 # the numerical tests with the plainest instructions, and without compiled kernels: none may hang on one processor's
-# last bit
+# last bit; the types and shapes of all arguments are checked as they run, which doubles the time of every test
 test-other: .venv/dev.done
 	NUMBA_DISABLE_JIT=1 ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not large and not torture" \
+	  --jaxtyping-packages=calibrant,beartype.beartype \
 	  tests/calibrators tests/contracts tests/golden/test_methods.py tests/losses tests/metrics tests/theory tests/test_bins.py tests/test_nn.py \
 	  tests/test_assess.py tests/test_measure.py tests/test_predictions.py tests/test_selection.py
 

@@ -128,7 +128,8 @@ def test_intervals_of_differences_cover_the_truth():
 def test_jackknife_remainder_gives_the_value_of_its_rows(name, weighted):
     p = draw(300, 3, sharpened=1.5)
     weights = torch.rand(300, generator=torch.Generator().manual_seed(1)).double() + 0.5 if weighted else None
-    rounded = Predictions((p.logits * 4).round() / 4, p.labels, weights, weights_are="counts")  # with ties
+    options = {"weights_are": "counts"} if weighted else {}
+    rounded = Predictions((p.logits * 4).round() / 4, p.labels, weights, **options)  # with ties
     group = torch.arange(300) % 7
     for i, remainder in enumerate(Jackknife(rounded, group, 7)):
         expected = float(METRICS[name](rounded.events[group != i]))

@@ -22,8 +22,8 @@ def draw(n: int = 1200, *, weighted: bool = False, clusters: int = 0, seed: int 
     group[n // 2] = 4
     cluster = torch.arange(n) // max(n // clusters, 1) if clusters else None
     y = torch.multinomial((z / 2).softmax(1), 1, generator=g).squeeze(1)
-    w = 3 * torch.rand(n, generator=g, dtype=torch.float64) if weighted else None
-    return Predictions(z, y, w, groups=[names[i] for i in group.tolist()], clusters=cluster)
+    w = {"weights": 3 * torch.rand(n, generator=g, dtype=torch.float64), "weights_are": "counts"} if weighted else {}
+    return Predictions(z, y, **w, groups=[names[i] for i in group.tolist()], clusters=cluster)
 
 
 def in_batches(p: Predictions, size: int) -> Summary:

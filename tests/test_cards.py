@@ -104,6 +104,7 @@ def test_missing_confidences_lie_within_the_bounds():
     assert full.numbers["event_brier"].value in model.bounds["brier"]
 
 
+@pytest.mark.slow
 def test_ranks_hold_the_true_order():
     """Of 40 draws of four models, two of them equal, the rank intervals hold all true ranks in nearly all."""
     skills = {"best": 0.15, "twin a": 0.0, "twin b": 0.0, "worst": -0.15}

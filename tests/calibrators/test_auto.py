@@ -30,7 +30,7 @@ from calibrant.calibrators import (
 from calibrant.calibrators._auto import PRIOR_EXAMPLES, _fit_weights, _out_of_fold_scores, _prior_weights
 from calibrant.calibrators._families import FAMILIES
 from calibrant.calibrators._fitting import fit_function
-from calibrant.predictions.folds import assign_folds
+from calibrant.predictions.folds import assign_folds, map_out_of_fold
 
 
 def distorted(n, k, seed, scale=1.0, shift=0.0, bend=1.0):
@@ -261,6 +261,18 @@ def test_standard_error_of_a_gain_is_at_least_that_of_one_unseen_example():
     assert float(weights[1] / weights[0]) == pytest.approx(np.exp(-1), rel=1e-6)
 
 
+def test_cross_fitting_leaves_out_gains_and_changes_nothing():
+    data = distorted(100, 3, 0)
+    fits = []
+    expected = map_out_of_fold(lambda p: fits.append(Auto.fit(p)) or fits[-1], data.double(), folds=3)
+    assert all(np.isfinite(fit.gain) for fit in fits)
+    assert torch.equal(cross_fit("Auto", data.double(), folds=3).logits, expected.logits)
+    quick = Auto.fit(data, estimate_gain=False)
+    assert np.isnan(quick.gain)
+    assert torch.equal(quick.weights, Auto.fit(data).weights)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 5])
 def test_stated_gain_holds_for_calibrated_predictions(k):
     """There is nothing to gain: the lower limit is below the true gain and below 0 in at least 10 of 12 draws."""
@@ -324,6 +336,7 @@ def test_auto_is_the_mixture_of_its_members(k):
     assert len(stack.members) == len(stack.weights) == len(stack.names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 5])
 def test_auto_hardly_harms_calibrated_predictions(k):
     """On six small sets the mean cost is less than half that of the member with the least penalty."""

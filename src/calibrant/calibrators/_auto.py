@@ -133,12 +133,18 @@ class Auto:
     @classmethod
     @fit_method
     def fit(
-        cls, p: Predictions, *, folds: Annotated[int, Range(ge=2)] = 5, accuracy_preserving: bool = False
+        cls,
+        p: Predictions,
+        *,
+        estimate_gain: bool = True,
+        folds: Annotated[int, Range(ge=2)] = 5,
+        accuracy_preserving: bool = False,
     ) -> "Auto":
         """Find the weights on out-of-fold predictions, then fit the members to all examples.
 
         Args:
             p: Validation predictions.
+            estimate_gain: Whether to estimate the gain, which takes half of the time and changes no member or weight.
             folds: Number of folds. They keep clusters together; copies of a row count as one row of that weight if
                 they share a cluster.
             accuracy_preserving: Use only families that never change a predicted class.
@@ -150,7 +156,9 @@ class Auto:
             scores, warm_starts = _out_of_fold_scores(families, p, fold)
             held_out = (-example_mean(_log_likelihoods(scores, p.k), p)).tolist()
             weights, gap = _fit_weights(scores, handicaps, p)
-            gain = _nested_gain(families, handicaps, p, fold, scores, warm_starts)
+            gain = _UNKNOWN_GAIN
+            if estimate_gain:
+                gain = _nested_gain(families, handicaps, p, fold, scores, warm_starts)
         else:  # too few examples or clusters for out-of-fold predictions: equal weights, without a search
             weights, gap = torch.full((len(families),), 1 / len(families), dtype=torch.float64), 0.0
             warm_starts, held_out, gain = WarmStarts(), [math.nan] * len(families), _UNKNOWN_GAIN

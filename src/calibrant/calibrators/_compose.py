@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -116,7 +117,10 @@ def cross_fit(
     >>> cross_fit(Temperature, Predictions(3 * torch.eye(2).repeat(5, 1), [0, 1, 0, 1, 0, 1, 1, 0, 1, 0]), folds=2)
     Predictions(n=10, k=2, float32)
     """
-    return map_out_of_fold(fit_function(calibrator), predictions, folds=folds, seed=seed)
+    fit = fit_function(calibrator)
+    if has_parameter(fit, "estimate_gain"):  # of a fit that is thrown away
+        fit = partial(fit, estimate_gain=False)
+    return map_out_of_fold(fit, predictions, folds=folds, seed=seed)
 
 
 def pool(*members: Predictions) -> Predictions:

@@ -77,21 +77,21 @@ def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]
     """Decorate a class method that fits to predictions, so that it also takes logits, labels and weights.
 
     The decorated `fit` checks hyperparameters by name, type and range. It passes on `warm_start`, an earlier fit to
-    start from, leaves out examples of weight 0, scales importance weights to the effective number of examples, replaces
-    large negative logits that stand for masked classes by -inf (`predictions.masks`), and adds the other order of
-    pairs, so that the fit is antisymmetric.
+    start from, and `estimate_gain`, leaves out examples of weight 0, scales importance weights to the effective number
+    of examples, replaces large negative logits that stand for masked classes by -inf (`predictions.masks`), and adds
+    the other order of pairs, so that the fit is antisymmetric.
     """
 
     @wraps(method)
     def fit(cls: Any, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Fitted:
         with as_predictions(predictions, labels, weights, in_chunks=False) as validated:
             p = validated
-            # Passed on as it is: an earlier fit is no hyperparameter with a type to check
-            warm_start = {"warm_start": settings.pop("warm_start")} if "warm_start" in settings else {}
+            # Passed on as they are: they do not change what is fitted, and an earlier fit has no type to check
+            passed_on = {name: settings.pop(name) for name in ("warm_start", "estimate_gain") if name in settings}
             if p.weights is not None and not bool((p.weights > 0).all()):
                 p = p[p.weights > 0]
             p = replace_masks(p.with_effective_weights()).with_both_orders()
-            fitted = method(cls, p, **warm_start, **registry.check_settings(method, settings, cls.__name__))  # pyright: ignore
+            fitted = method(cls, p, **passed_on, **registry.check_settings(method, settings, cls.__name__))  # pyright: ignore
             fitted = to_device(fitted, "cpu")
             # The digest of the given rows, not of the changed ones, is what `calibrate` compares
             return fitted if p is validated else _with_data_digest(fitted, validated)

@@ -16,7 +16,8 @@ from typing import Any, Literal
 from calibrant._text import shorten_repr
 from calibrant.types import InputError, MethodName, Range
 
-DATA_PARAMETERS = ("predictions", "logits", "labels", "weights", "warm_start", "level")  # are not hyperparameters
+# These parameters are not hyperparameters
+DATA_PARAMETERS = ("predictions", "logits", "labels", "weights", "warm_start", "estimate_gain", "level")
 INT64_LIMIT = 1 << 63
 
 

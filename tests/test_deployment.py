@@ -3,7 +3,7 @@
 import runpy
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from refusals import code_of
 
 from calibrant import Predictions, calibrators
 from calibrant.decisions import CrossSets, Sets, certify_threshold
-from calibrant.deployment import _numpy_maps, export
+from calibrant.deployment import Contract, _numpy_maps, export
 from calibrant.fusion import Fusion
 from calibrant.registry import CALIBRATORS
 
@@ -200,6 +200,86 @@ def test_threshold_is_the_same(tmp_path):
     assert (actual == certified.acts_on(p.apply(temperature)).numpy()).all()
 
 
+def run_export(tmp_path, exported, **options):
+    """Export to a .py file, and return what the file defines."""
+    export(exported, tmp_path / "map.py", **options)
+    return runpy.run_path(str(tmp_path / "map.py"))
+
+
+@pytest.mark.parametrize("name", ["Temperature", "Platt"])
+def test_probabilities_and_single_scores_enter_numpy_files_by_name(tmp_path, name):
+    """Probabilities were taken for logits, and one score per row was refused."""
+    z = draw(300, 2).logits
+    p, score = z.softmax(1).numpy(), (z[:, 1] - z[:, 0]).numpy()
+    fitted = calibrators.fit(name, Predictions(z, z.argmax(1)))
+    module = run_export(tmp_path, fitted, sets=Sets.fit(draw(300, 2)))
+    expected = fitted(z).softmax(1).numpy()
+    for logits in (score, score[:, None], module["from_binary_logits"](score), module["from_probs"](p)):
+        np.testing.assert_allclose(module["probabilities"](logits), expected, rtol=0, atol=1e-9)
+    for probs in (p[:, 1], p[:, 1:]):
+        np.testing.assert_allclose(module["probabilities"](module["from_probs"](probs)), expected, rtol=0, atol=1e-9)
+    for wrong in (p, p[:, 1], 100 * p, p.round(2), p.astype(np.float32)):
+        with pytest.raises(ValueError, match="from_probs"):
+            module["probabilities"](wrong)
+    inside = np.array([0.1, 0.2, 0.9])
+    confirmed = module["from_binary_logits"](inside, logits=True)
+    np.testing.assert_allclose(module["calibrate"](confirmed), module["calibrate"](np.c_[0 * inside, inside]))
+    for wrong in ([0.5, 1.5], [np.nan], [[0.5, 0.6]], [-0.1]):
+        with pytest.raises(ValueError, match="probabilities"):
+            module["from_probs"](wrong)
+
+
+@pytest.mark.parametrize("row", [[np.nan, 0.0, 1.0], [np.inf, 0.0, 1.0], [-np.inf] * 3])
+def test_numpy_file_refuses_rows_without_probabilities(tmp_path, row):
+    module = run_export(tmp_path, calibrators.Temperature(torch.tensor(2.0)))
+    with pytest.raises(ValueError, match="finite"):
+        module["probabilities"]([[0.0, 1.0, 2.0], row])
+
+
+def test_numpy_file_of_any_number_of_classes_does_not_guess_one_row(tmp_path):
+    module = run_export(tmp_path, calibrators.Temperature(torch.tensor(2.0)))
+    with pytest.raises(ValueError, match="from_binary_logits"):
+        module["calibrate"]([1.0, 2.0, 3.0])
+    assert module["calibrate"](module["from_binary_logits"]([1.0, 2.0, 3.0])).shape == (3, 2)
+
+
+def test_numpy_file_of_a_fusion_refuses_what_the_fusion_refuses(tmp_path):
+    rng = np.random.default_rng(0)
+    fused = Fusion.fit({"a": rng.random(100)}, rng.integers(0, 2, 100), scale="probability")
+    apply = run_export(tmp_path, fused)["probability_right"]
+    for signals, groups in (({"a": [90.0]}, None), ({"b": [0.5]}, None), ({"a": [0.5]}, ["g", "h"])):
+        assert code_of(fused.apply, signals, groups) in ("signal_range", "signals", "shape")
+        with pytest.raises(ValueError, match="Expected"):
+            apply(signals, groups)
+
+
+@pytest.mark.parametrize("of", ["top", "b"])
+def test_contract_is_exported_with_all_its_parts(tmp_path, of):
+    fitting, reference, p = (draw(800, 3, seed, class_names=["a", "b", "c"]) for seed in range(3))
+    temperature = calibrators.Temperature.fit(fitting)
+    contract = Contract.create(temperature, reference, require=["ece < 20%"], risk=0.5, alpha=0.2, of=of)
+    contract.save(tmp_path / "c.contract")
+    module = run_export(tmp_path, contract)
+    z, expected = p.logits.numpy(), contract.calibrate(p)
+    np.testing.assert_allclose(module["probabilities"](z), expected.logits.softmax(1).numpy(), rtol=0, atol=1e-9)
+    assert (module["acts_on"](z) == contract.acts_on(p).numpy()).all()
+    assert (module["prediction_sets"](z) == contract.prediction_sets(p).numpy()).all()
+    assert module["CLASS_NAMES"] == ["a", "b", "c"]
+    assert module["CONTRACT"] == {"seal": contract.seal, "requirements": ["ece < 20%"]}
+    assert run("export", "c.contract", "-o", "command.py", folder=tmp_path).returncode == 0
+    assert (tmp_path / "command.py").read_text() == (tmp_path / "map.py").read_text()
+    assert code_of(export, contract, tmp_path / "map.onnx") == "format"
+    assert code_of(export, contract, tmp_path / "map.py", threshold=0.5) == "format"
+
+
+@pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
+@pytest.mark.filterwarnings("ignore")
+def test_format_follows_the_name_of_the_file(tmp_path, suffix):
+    path = tmp_path / f"map{suffix}"
+    export(calibrators.BiasCorrectedTemperature.fit(draw(300, 3)), path)
+    assert path.stat().st_size > 0
+
+
 @pytest.mark.parametrize("to", ["torch", "onnx"])
 @pytest.mark.filterwarnings("ignore")
 def test_programs_give_the_same_probabilities(tmp_path, to):
@@ -295,3 +375,25 @@ def test_map_without_source_is_refused(tmp_path, monkeypatch):
     exec("def numpy_map(z, fitted): return z", namespace)
     monkeypatch.setattr(Shrunken, "numpy_map", staticmethod(namespace["numpy_map"]))
     assert code_of(export, Shrunken(0.5), tmp_path / "map.py") == "custom_calibrator"
+
+
+@dataclass(frozen=True)
+class Anonymous(Shrunken):
+    """A map without a name, whose row of the maps is no Python."""
+
+    numpy_map = staticmethod(lambda z, fitted: z)
+
+
+def test_source_that_does_not_compile_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(CALIBRATORS._methods, "Anonymous", Anonymous)
+    assert code_of(export, Anonymous(0.5), tmp_path / "map.py") == "not_python"
+    assert not (tmp_path / "map.py").exists()
+
+
+def test_text_that_represents_itself_as_code_is_written_as_text(tmp_path):
+    class Name(str):
+        def __repr__(self):
+            return "print('executed')"
+
+    grouped = replace(calibrators.GroupCalibrated.fit(draw(100, 3, groups=["g"] * 100)), names=(Name("g"),))
+    assert run_export(tmp_path, grouped)["FITTED"]["names"] == ["g"]

@@ -40,6 +40,20 @@ def variables(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> dict
     return columns | {f"group {name}": 1.0 * (group_of_row == name) for name in fitted["groups"]}
 
 
+def check_signals(signals: Mapping[str, Any], groups: Any, fitted: Fitted) -> dict[str, Array]:
+    """Return the signals of the fit (n) by name. Raise `ValueError` for missing signals, other lengths and ranges."""
+    if missing := [name for name in fitted["signals"] if name not in signals]:
+        raise ValueError(f"Expected the signals {', '.join(map(repr, fitted['signals']))}, got no {missing[0]!r}.")
+    arrays = {name: np.asarray(signals[name], dtype=np.float64) for name in fitted["signals"]}
+    lengths = {x.shape for x in arrays.values()} | (set() if groups is None else {(len(groups),)})
+    if len(lengths) != 1 or len(next(iter(lengths))) != 1:
+        raise ValueError(f"Expected signals, and groups, of one length (n), got {sorted(lengths)}.")
+    for name, x in arrays.items() if fitted["scale"] == "probability" else ():
+        if ((x < 0) | (x > 1)).any():
+            raise ValueError(f"Expected the signal {name!r} in [0, 1], got {np.nanmin(x):.4g} to {np.nanmax(x):.4g}.")
+    return arrays
+
+
 def match_groups(groups: Any, names: Any) -> list[str]:
     """Return each group as one of the names if it is the same text, or else the same number: 2.0 is "2"."""
 

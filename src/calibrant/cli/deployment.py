@@ -72,7 +72,9 @@ def contract_command(
 
 
 def export_command(
-    calibrator: Path = Argument(..., metavar="CALIBRATOR", help="Saved calibrator or fusion, .safetensors."),
+    calibrator: Path = Argument(
+        ..., metavar="CALIBRATOR", help="Saved calibrator or fusion, .safetensors, or a .contract."
+    ),
     out: Path = Option(..., "--out", "-o", metavar="FILE", help="File to write: .py, .pt2 or .onnx."),
     to: str | None = Option(None, metavar="FORMAT", help="numpy, torch or onnx. Default: by the name of the file."),
     classes: int | None = Option(None, metavar="N", min=2, help="Number of classes, for calibrators that take any."),
@@ -89,19 +91,13 @@ def export_command(
     """
     from calibrant import calibrators
     from calibrant.decisions import Sets
-    from calibrant.deployment import EXPORT_FORMATS, export
+    from calibrant.deployment import Contract, export
     from calibrant.fusion import Fusion
-    from calibrant.io.files import check_suffix
 
     check_output_paths(out, inputs=[calibrator, sets])
-    formats = {suffix: name for name, suffix in EXPORT_FORMATS.items()}
-    if to is None:
-        check_suffix(out, formats)
-    export_format: Any = to or formats[out.suffix]
-    if export_format not in EXPORT_FORMATS:
-        raise InputError(f"Expected a format among {', '.join(EXPORT_FORMATS)}, got {to!r}.", code="format")
-    is_fusion = calibrators.origin(calibrator).calibrator == f"{Fusion.__module__}.{Fusion.__qualname__}"
-    fitted = Fusion.load(calibrator) if is_fusion else calibrators.load(calibrator)
+    loaders = {f"{cls.__module__}.{cls.__qualname__}": cls.load for cls in (Contract, Fusion)}
+    fitted = loaders.get(calibrators.origin(calibrator).calibrator, calibrators.load)(calibrator)
     fitted_sets = None if sets is None else Sets.load(sets)
+    export_format: Any = to
     export(fitted, out, to=export_format, num_classes=classes, sets=fitted_sets, threshold=threshold)
     print_line(f"wrote {out}")

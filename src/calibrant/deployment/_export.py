@@ -1,13 +1,14 @@
-"""Export calibrators, prediction sets and thresholds to one file that runs without Calibrant."""
+"""Export calibrators, contracts, prediction sets and thresholds to one file that runs without Calibrant."""
 
 import inspect
 import pprint
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,11 +16,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
 
 from calibrant import calibrators
+from calibrant._text import to_one_line
 from calibrant._validation import check_range
 from calibrant._version import __version__
 from calibrant.backend.overlap import hash_keys
 from calibrant.calibrators import Auto, learned_fields
 from calibrant.decisions import CertifiedThreshold, CrossSets, Sets
+from calibrant.deployment._contract import Contract
 from calibrant.fusion import Fusion
 from calibrant.io.files import atomic_write, check_suffix, write_text
 from calibrant.nn import CalibratedNetwork
@@ -38,7 +41,7 @@ def export(
     calibrator: Any,
     path: str | Path,
     *,
-    to: ExportFormat = "numpy",
+    to: ExportFormat | None = None,
     num_classes: int | None = None,
     sets: Sets | CrossSets | None = None,
     threshold: CertifiedThreshold | float | None = None,
@@ -46,15 +49,16 @@ def export(
     """Write a fitted calibrator to one file that runs without Calibrant.
 
     "numpy" writes a readable .py file that needs numpy alone, for every calibrator of `calibrant.calibrators`, for
-    registered dataclasses of your own with a `numpy_map`, for a `Fusion`, and for prediction sets and thresholds, which
-    apply to the calibrated logits. "torch" writes a program of
+    registered dataclasses of your own with a `numpy_map`, for a `Fusion`, for a `Contract` with its sets and threshold,
+    and for prediction sets and thresholds, which apply to the calibrated logits. Its functions take logits, or
+    `from_probs(probs)`, and refuse NaN and probabilities that are given as logits. "torch" writes a program of
     torch.export (.pt2), "onnx" a graph (.onnx) for those calibrators that support it; both map logits to calibrated
     logits.
 
     Args:
-        calibrator: A fitted calibrator, or a `Fusion`.
-        path: The file to write.
-        to: "numpy", "torch" or "onnx".
+        calibrator: A fitted calibrator, a `Contract`, or a `Fusion`.
+        path: The file to write: .py, .pt2 or .onnx.
+        to: "numpy", "torch" or "onnx". Default: by the name of the file.
         num_classes: Number of classes, which "torch" and "onnx" need for calibrators of any number of classes.
         sets: Prediction sets, for "numpy": `Sets` of calibrated predictions, or `CrossSets` with calibrators of their
             own.
@@ -71,64 +75,115 @@ def export(
     [[2.0, 0.0]]
     """
     path = Path(path)
-    if to not in get_args(ExportFormat):
-        raise InputError(f"Expected a format among {', '.join(get_args(ExportFormat))}, got {to!r}.", code="format")
-    check_suffix(path, (EXPORT_FORMATS[to],))
-    is_calibrator_alone = sets is None and threshold is None
+    to = _export_format(path, to)
+    is_whole = isinstance(calibrator, Fusion | Contract)  # with all its parts
+    if is_whole and not (sets is threshold is None):
+        raise InputError(
+            f"Expected a {type(calibrator).__name__} alone, got sets or a threshold beside it. Try leaving them out.",
+            code="format",
+        )
     if isinstance(calibrator, Fusion):
-        if to != "numpy" or not is_calibrator_alone:
-            raise InputError("Expected a fusion with to='numpy', without sets and threshold.", code="format")
+        if to != "numpy":
+            raise InputError(f"Expected a fusion with to='numpy', got {to!r}. Try a file .py.", code="format")
         write_text(path, fusion_source(calibrator))
         return
+    contract = calibrator if isinstance(calibrator, Contract) else None
+    if contract is not None:
+        calibrator, sets, threshold = contract.calibrator, contract.sets, contract.threshold
+        num_classes = num_classes or contract.k
     check_is_calibrator(calibrator)
     check_range("num_classes", num_classes, "[2, inf)", 10, code="num_classes")
-    k = calibrators.num_classes(calibrator)  # 0: any number
+    k = calibrators.num_classes(calibrator) or (contract.k if contract else 0)  # 0: any number
     for name, requested in (("num_classes", num_classes), ("sets", None if sets is None else sets.k)):
         if k and requested not in (None, k):
             raise InputError(f"Expected {name} of the calibrator's {k} classes, got {requested}.", code="num_classes")
     if not isinstance(threshold, CertifiedThreshold):
         check_range("a threshold", threshold, "[0, 1]", 0.9, code="threshold_range")
     if to == "numpy":
-        write_text(path, numpy_source(calibrator, sets, threshold))
-    elif is_calibrator_alone:
+        write_text(path, numpy_source(calibrator, sets, threshold, contract))
+    elif sets is threshold is None:
         _export_network(calibrator, path, to, num_classes)
     else:
-        raise InputError(f"Expected to='numpy' with sets or a threshold, got {to!r}.", code="format")
+        hint = "contract.calibrator, or a file .py" if contract else "a file .py"
+        raise InputError(f"Expected to='numpy' with sets or a threshold, got {to!r}. Try {hint}.", code="format")
+
+
+def _export_format(path: Path, to: str | None) -> ExportFormat:
+    """Return the format that is asked for, or that belongs to the suffix of the file.
+
+    Raises:
+        InputError: For an unknown format, or another suffix than that of the format.
+    """
+    if to is None:
+        check_suffix(path, EXPORT_FORMATS.values())
+        return next(name for name, suffix in EXPORT_FORMATS.items() if suffix == path.suffix)
+    export_format = next((name for name in EXPORT_FORMATS if name == to), None)
+    if export_format is None:
+        raise InputError(
+            f"Expected a format among {', '.join(EXPORT_FORMATS)}, got {to!r}. Try leaving it out.", code="format"
+        )
+    check_suffix(path, (EXPORT_FORMATS[export_format],))
+    return export_format
 
 
 def numpy_source(
-    calibrator: Any, sets: Sets | CrossSets | None = None, threshold: CertifiedThreshold | float | None = None
+    calibrator: Any,
+    sets: Sets | CrossSets | None = None,
+    threshold: CertifiedThreshold | float | None = None,
+    contract: Contract | None = None,
 ) -> str:
     """Return the Python source of a calibrator, and of sets and a threshold, that needs numpy alone.
+
+    Args:
+        calibrator: A fitted calibrator.
+        sets: Prediction sets.
+        threshold: Smallest confidence to act on.
+        contract: The contract that these are parts of, whose names and seal are written beside them.
 
     Raises:
         InputError: If the calibrator, or one inside it, is not of this package and has no `numpy_map`.
     """
-    is_certified = isinstance(threshold, CertifiedThreshold)
-    smallest, event = (threshold.threshold, threshold.event) if is_certified else (threshold, None)
-    if event not in (None, "top"):  # the exported function compares the largest probability with the threshold
-        raise InputError(
-            f"Expected a threshold for the top class, got one for the event {event!r}. Try a contract.",
-            code="threshold_event",
-        )
+    class_names = contract.class_names if contract else sets.class_names if sets else None
+    k = calibrators.num_classes(calibrator) or (contract.k if contract else sets.k if sets else 0)
+    event: Any = "top"
+    if isinstance(threshold, CertifiedThreshold):
+        threshold, event = threshold.threshold, _event_index(threshold.event, class_names)
     fitted, set_fields = serialize(calibrator), None if sets is None else _set_fields(sets)
     class_maps = (_map_source(name) for name in sorted({*_class_names(fitted), *_class_names(set_fields)}))
     return _render(
         "calibrator.py.j2",
         functions="\n\n\n".join([_source_of("calibrant.deployment", "_numpy_maps.py"), *filter(None, class_maps)]),
         fitted=fitted,
-        k=calibrators.num_classes(calibrator) or (0 if sets is None else sets.k),
+        k=k,
+        class_names=class_names and list(class_names),
         sets=set_fields,
         is_cross_fitted=isinstance(sets, CrossSets),
-        threshold=None if smallest is None else float(smallest),
+        threshold=None if threshold is None else float(threshold),
+        event=event,
+        promises=None if contract is None else {"seal": contract.seal, "requirements": list(contract.requirements)},
     )
+
+
+def _event_index(event: Any, class_names: Sequence[str] | None) -> Any:
+    """Return the event of a threshold, "top" or the index of a class, for logits in the order of the classes.
+
+    Raises:
+        InputError: For the name of a class if the order of the classes is unknown.
+    """
+    if event in (None, "top") or isinstance(event, int):
+        return "top" if event is None else event
+    if class_names is None or event not in class_names:
+        raise InputError(
+            f"Expected a threshold for the top class, or with the names of all classes, got one for the event "
+            f"{event!r}. Try a contract.",
+            code="threshold_event",
+        )
+    return list(class_names).index(event)
 
 
 def fusion_source(fusion: Fusion) -> str:
     """Return the Python source of a fusion, which needs numpy alone."""
-    functions = _source_of("calibrant", "_fusion_map.py")
-    learned = {key: _to_plain(value) for key, value in fusion.learned.items()}
-    return _render("fusion.py.j2", functions=functions, fitted=learned, signals=fusion.signals)
+    return _render("fusion.py.j2", functions=_source_of("calibrant", "_fusion_map.py"), fitted=fusion.learned)
 
 
 def _source_of(package: str, name: str) -> str:
@@ -166,16 +221,35 @@ def _map_source(name: str) -> str:
     return f"{source}\n\n\nMAPS[{name!r}] = {function.__name__}"
 
 
-def _render(template: str, **values: Any) -> str:
-    """Return a template of Python source, filled with values."""
+@cache
+def _templates() -> Environment:
+    """Return the templates of Python source, in which `{{ value | literal }}` writes a value."""
     environment = Environment(
         loader=PackageLoader("calibrant.deployment", "."),
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["literal"] = _format  # {{ value | literal }} in a template
-    return environment.get_template(template).render(**values, version=__version__)
+    environment.filters["literal"] = _literal
+    return environment
+
+
+def _render(template: str, **values: Any) -> str:
+    """Return a template of Python source, filled with values, which reach the source as literals alone.
+
+    Raises:
+        InputError: If the source does not compile, such as for calibrators in hundreds of chains.
+    """
+    source = _templates().get_template(template).render(**values, version=__version__)
+    try:
+        compile(source, template, "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InputError(
+            f"Expected a calibrator that can be written as Python, got one that cannot ({to_one_line(error)}). Try "
+            "calibrators.save.",
+            code="not_python",
+        ) from None
+    return source
 
 
 def serialize(calibrator: Any) -> dict[str, Any]:
@@ -199,12 +273,28 @@ def serialize(calibrator: Any) -> dict[str, Any]:
 
 
 def _to_plain(value: Any) -> Any:
-    """Return arrays and tuples as lists, a calibrator as `serialize` does, and anything else as it is."""
-    if isinstance(value, np.ndarray | Tensor):
+    """Return a value as Python's own numbers, texts, lists and dictionaries, a calibrator as `serialize` does.
+
+    Raises:
+        InputError: For anything else, whose representation may be any text.
+    """
+    if isinstance(value, np.ndarray | np.generic | Tensor):
         return value.tolist()
     if is_dataclass(value) and not isinstance(value, type):
         return serialize(value)
-    return [_to_plain(item) for item in value] if isinstance(value, tuple) else value
+    if isinstance(value, list | tuple):
+        return [_to_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {_to_plain(key): _to_plain(item) for key, item in value.items()}
+    for kind in (bool, int, float, str):  # a subclass could represent itself as code
+        if isinstance(value, kind):
+            return kind(value)
+    if value is None:
+        return None
+    raise InputError(
+        f"Expected fields of numbers, texts and arrays, got {type(value).__name__}. Try converting it.",
+        code="field_kind",
+    )
 
 
 def _set_fields(sets: Sets | CrossSets) -> dict[str, Any]:
@@ -217,9 +307,9 @@ def _set_fields(sets: Sets | CrossSets) -> dict[str, Any]:
     return fields | {"by": sets.by, "names": list(sets.names), "thresholds": list(sets.thresholds)}
 
 
-def _format(value: Any) -> str:
-    """Return Python source of a value, in which `inf` and `nan` are names."""
-    return pprint.pformat(value, width=_LINE_WIDTH, compact=True, sort_dicts=False)
+def _literal(value: Any) -> str:
+    """Return the Python literal of a value, in which `inf` and `nan` are names."""
+    return pprint.pformat(_to_plain(value), width=_LINE_WIDTH, compact=True, sort_dicts=False)
 
 
 def _export_network(calibrator: Any, path: Path, to: ExportFormat, num_classes: int | None) -> None:

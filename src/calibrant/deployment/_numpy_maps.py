@@ -320,16 +320,69 @@ def log_odds(z: Array) -> Array:
 
 
 def check_logits(logits: Any, k: int) -> Array:
-    """Return logits (n, k) in float64, with at least 2 classes if k is 0. Raise `ValueError` for another shape."""
+    """Return logits (n, k) in float64, with at least 2 classes if k is 0. One score per row is the logit of class 1.
+
+    Raise `ValueError` for another shape, NaN, +inf, rows of -inf, and probabilities.
+    """
     z = np.asarray(logits, dtype=np.float64)
+    if (z.ndim == 1 and k == 2) or (z.ndim == 2 and z.shape[1] == 1 and k in (0, 2)):
+        z = from_binary_logits(z)
     if z.ndim != 2 or z.shape[1] < 2 or k not in (0, z.shape[1]):
-        raise ValueError(f"Expected logits (n, {k or 'k'}), got {z.shape}.")
+        hint = " Try logits[None] for one row, or from_binary_logits(scores) for one score per row."
+        raise ValueError(f"Expected logits (n, {k or 'k'}), got {z.shape}.{hint if z.ndim == 1 else ''}")
+    if not np.isfinite(z.max(1)).all():
+        raise ValueError("Expected logits with a finite maximum in each row, got NaN or infinity. Try dropping them.")
+    total, num_mixed = z.sum(1), ((z != 0).sum(1) > 1).sum()  # one-hot rows may be logits
+    if num_mixed >= 2 and (z >= 0).all():
+        # Probabilities with two decimals of not too many classes, or with more of them
+        is_rounded = z.shape[1] <= 50 and (np.abs(100 * z - np.round(100 * z)) < 1e-4).all()
+        if (np.abs(total - 1) < (0.030001 if is_rounded else 1e-3)).all() or (np.abs(total - 100) < 0.1).all():
+            raise ValueError("Expected logits, got probabilities. Try from_probs(probs), with probs / 100 for percent.")
     return z
+
+
+def from_binary_logits(scores: Any, *, logits: bool = False) -> Array:
+    """Return logits (n, 2) of one score per row, the logit of class 1, (n) or (n, 1).
+
+    Raise `ValueError` for several scores that all lie in [0, 1], as probabilities do, unless `logits`.
+    """
+    s = np.asarray(scores, dtype=np.float64)
+    if s.ndim not in (1, 2) or s.shape[1:] not in ((), (1,)):
+        raise ValueError(f"Expected one score per row (n), got {s.shape}.")
+    s = s.reshape(len(s))
+    if not logits and ((s >= 0) & (s <= 1)).all() and ((s > 0) & (s < 1)).sum() >= 3:
+        raise ValueError(
+            "Expected logits, got scores that all lie in [0, 1]. Try from_probs(scores), or "
+            "from_binary_logits(scores, logits=True) if they are logits all the same."
+        )
+    is_certain = np.isposinf(s)  # [-inf, 0] in place of [0, inf]
+    return np.stack([np.where(is_certain, -np.inf, 0.0), np.where(is_certain, 0.0, s)], -1)
+
+
+def from_probs(probs: Any) -> Array:
+    """Return logits (n, k) of probabilities (n, k), or of the probability of class 1 of two, (n) or (n, 1).
+
+    Raise `ValueError` for anything that is no probability.
+    """
+    p = np.asarray(probs)
+    max_error = 2e-2 if p.dtype == np.float16 else 1e-3
+    p = p.astype(np.float64)
+    if p.ndim not in (1, 2):
+        raise ValueError(f"Expected probabilities (n, k), or (n) of class 1 of two, got {p.shape}.")
+    if not ((p >= -1e-6) & (p <= 1 + 1e-6)).all():  # NaN too
+        raise ValueError("Expected probabilities in [0, 1], got other numbers or NaN.")
+    p = np.clip(p, 0.0, 1.0)
+    if p.ndim == 1 or p.shape[1] == 1:
+        p = np.concatenate([1 - p.reshape(-1, 1), p.reshape(-1, 1)], 1)
+    if not (np.abs(p.sum(1) - 1) <= max_error).all():
+        raise ValueError("Expected probabilities that sum to 1 in each row, got other sums. Try dividing by them.")
+    with np.errstate(divide="ignore"):
+        return np.log(p)
 
 
 def group_index(groups: Any, names: Any, n: int) -> Array:
     """Return the index of each row's group among the names (n). A new group has the number of names as index."""
-    values = np.asarray(groups)
+    values = np.asarray(groups, dtype=object)  # texts as they are: other arrays of texts drop trailing "\\0"
     if values.shape != (n,):  # None, too
         raise ValueError("Expected the group of each row: calibrate(logits, groups).")
     texts = [value.decode() if isinstance(value, bytes) else str(value) for value in values.tolist()]

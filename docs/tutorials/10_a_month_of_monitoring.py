@@ -50,9 +50,9 @@ for night, predictions in days.items():
 # outside the gray range is no alarm:
 
 periods = watch.periods
-rows, outcomes, confidence, variance, _ = periods.sums[periods.sums[:, 0] > 0].T
+rows, outcomes, confidence, variance = periods.sums[periods.sums[:, 0] > 0].T
 figure, (upper, lower) = pyplot.subplots(2, 1, figsize=(7, 4.5), sharex=True, layout="constrained")
-plots.gap_timeline((outcomes - confidence) / rows, 1.96 * np.sqrt(variance) / rows, since=CHANGE, ax=upper)
+plots.gap_timeline((confidence - outcomes) / rows, 1.96 * np.sqrt(variance) / rows, since=CHANGE, ax=upper)
 plots.evidence_timeline(periods.peak[: len(rows)], since=CHANGE, ax=lower)
 
 # %%

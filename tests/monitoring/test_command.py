@@ -88,7 +88,7 @@ def test_confidences_and_late_answers(tmp_path):
     assert (watch.rows, watch.verdict.unlabeled) == (0, 60)
     watch = add_file(watch, tmp_path / "b.csv")
     assert watch.rows == 60
-    assert watch.verdict.event.gap.value == pytest.approx(float((p.events.outcome - p.events.confidence).mean()))
+    assert watch.verdict.event.gap.value == pytest.approx(float((p.events.confidence - p.events.outcome).mean()))
 
 
 def test_array_files_and_single_scores(tmp_path):
@@ -134,7 +134,7 @@ def test_late_names_of_classes_suit_the_single_score(tmp_path):
     watch = add_file(Watch(), tmp_path / "day.csv")
     assert code_of(add_file, watch, tmp_path / "labels.csv") == "ambiguous_positive"
     watch = add_file(watch, tmp_path / "labels.csv", positive="sick")
-    assert watch.verdict.event.gap.value == pytest.approx((probs > 0.5).mean() - probs.mean())
+    assert watch.verdict.event.gap.value == pytest.approx(probs.mean() - (probs > 0.5).mean())
 
 
 def test_single_score_of_class_0_needs_its_labels(tmp_path):
@@ -172,7 +172,7 @@ def test_bad_input_changes_no_state(files):
     frame_of(1).select("time", "group").write_csv(files / "nothing.csv")
     for code, *arguments in (
         ("unknown_label", "bird.csv"),
-        ("label_changed", "day2.csv", "changed.csv"),
+        ("label_changed", "changed.csv"),
         ("unknown_id", "labels2.csv"),
         ("no_scores", "nothing.csv"),
         ("no_file", "missing.csv"),
@@ -193,3 +193,71 @@ def test_notes_tell_the_encoding_of_a_table(tmp_path):
     (tmp_path / "day.csv").write_bytes("id,label,prob_é,prob_b\n1,b,0.2,0.8\n2,é,0.7,0.3\n".encode("cp1252"))
     add_file(Watch(), tmp_path / "day.csv", on_note=notes.append)
     assert any("cp1252" in note for note in notes)
+
+
+def test_refused_labels_leave_the_predictions(files):
+    """Labels that another night contradicts are refused, and tonight's predictions and other labels count."""
+    run("watch", "m.watch", "day1.csv", "labels1.csv", folder=files)
+    frame_of(1).with_columns(label=polars.lit("cat")).select("id", "label").write_csv(files / "changed.csv")
+    finished = run("watch", "m.watch", "changed.csv", "labels2.csv", "day2.csv", folder=files)
+    assert (finished.returncode, finished.code) == (2, "label_changed")
+    assert Watch.load(files / "m.watch").rows == 600
+
+
+def test_options_of_predictions_do_not_refuse_labels(files):
+    """The group and the time are columns of predictions, which files of labels lack."""
+    options = ("--group", "site", "--time", "when")
+    for day in (1, 2):
+        frame = frame_of(day).rename({"group": "site", "time": "when"})
+        frame.drop("label").write_csv(files / f"day{day}.csv")
+        frame.select("id", "label").write_csv(files / f"labels{day}.csv")
+    assert run("watch", "m.watch", "day1.csv", *options, folder=files).returncode == 0
+    finished = run("watch", "m.watch", "labels1.csv", "day2.csv", *options, folder=files)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    watch = Watch.load(files / "m.watch")
+    assert (watch.rows, len(watch.pending), watch.group_names) == (300, 300, ("north", "south"))
+    wrong = run("watch", "m.watch", "day2.csv", "--group", "region", folder=files)
+    assert (wrong.returncode, wrong.code) == (2, "no_column")
+
+
+def test_labels_of_unknown_rows_are_left_out_and_counted(files):
+    frame = frame_of(1).select("id", "label")
+    polars.concat([frame, polars.DataFrame({"id": ["x", "y"], "label": ["cat", "dog"]})]).write_csv(files / "l.csv")
+    notes = []
+    watch = add_file(add_file(Watch(), files / "day1.csv"), files / "l.csv", on_note=notes.append)
+    assert (watch.rows, len(notes)) == (300, 2)
+    frame_of(9).select("id", "label").write_csv(files / "other.csv")
+    assert code_of(add_file, watch, files / "other.csv") == "unknown_id"
+
+
+@pytest.mark.parametrize("name", ["empty.csv", "empty.jsonl", "labels.csv"])
+def test_night_without_rows_is_no_error(files, name):
+    text = {"empty.csv": "id,label,prob_a,prob_b\n", "empty.jsonl": "", "labels.csv": "id,label\n"}[name]
+    (files / name).write_text(text)
+    for _ in range(2):
+        finished = run("watch", "m.watch", name, "--prometheus", "m.prom", "--page", "m.html", folder=files)
+        assert (finished.returncode, finished.stderr) == (0, "")
+        run("watch", "m.watch", "day1.csv", "labels1.csv", folder=files)
+    assert Watch.load(files / "m.watch").rows == 300
+
+
+def test_files_without_ids_count_once_by_their_name_and_content(tmp_path):
+    watch = Watch()
+    for name in ("a.csv", "b.csv", "a.csv"):
+        polars.DataFrame({"confidence": [0.6] * 10, "correct": [0] * 10}).write_csv(tmp_path / name)
+        watch = add_file(watch, tmp_path / name)
+    assert watch.rows == 20
+    polars.DataFrame({"confidence": [0.6] * 10, "correct": [1] * 10}).write_csv(tmp_path / "a.csv")
+    assert add_file(watch, tmp_path / "a.csv").rows == 30
+
+
+def test_number_of_rows_given_up_is_told(files):
+    run("watch", "m.watch", "day1.csv", folder=files)
+    finished = run("watch", "m.watch", "day2.csv", "--give-up", "--json", "m.json", folder=files)
+    assert finished.returncode == 0
+    content = json.loads((files / "m.json").read_text())
+    assert content["given_up"] == 147
+    assert "147 rows" in finished.stdout
+    notes = []
+    add_file(Watch.load(files / "m.watch"), files / "labels1.csv", on_note=notes.append)
+    assert len(notes) == 2

@@ -87,31 +87,66 @@ def test_rows_are_sorted_by_time():
     assert sorted_watch.periods.names == ("2026-03-01",)
 
 
-@pytest.mark.parametrize("with_ids", [True, False])
-def test_batch_given_twice_counts_once(with_ids):
+def test_batch_given_twice_counts_once():
     p, second = draw(105), draw(95, seed=1)
-    first_ids, second_ids = (ids_of(p), ids_of(second, 105)) if with_ids else (None, None)
-    once = Watch().add(p, ids=first_ids).add(second, ids=second_ids)
-    twice = once.add(p, ids=first_ids).add(second, ids=second_ids)
-    assert twice.rows == once.rows == 200
-    assert_same_state(once, twice)
-    assert len(twice.periods) == 2
+    for first, last in (({"ids": ids_of(p)}, {"ids": ids_of(second, 105)}), ({"source": "a"}, {"source": "b"})):
+        once = Watch().add(p, **first).add(second, **last)
+        twice = once.add(p, **first).add(second, **last)
+        assert twice.rows == once.rows == 200
+        assert_same_state(once, twice)
+        assert len(twice.periods) == 2
+
+
+def test_equal_batches_without_ids_count_each():
+    """Forty batches of ten answers at 60 %, all wrong, are 400 rows."""
+    watch = Watch()
+    for _ in range(40):
+        watch = watch.add(Predictions.from_confidence([0.6] * 10, [0] * 10))
+    assert (watch.rows, watch.verdict.alarm) == (400, True)
+    assert watch.verdict.event.gap.value == pytest.approx(0.6)
+    assert (watch + watch).rows == 800
+
+
+def test_equal_batches_with_other_ids_count_each():
+    p = Predictions.from_confidence([0.6] * 10, [0] * 10)
+    assert Watch().add(p, ids=range(10)).add(p, ids=range(10, 20)).rows == 20
 
 
 def test_forgotten_batch_given_again_counts_once(monkeypatch):
     monkeypatch.setattr("calibrant.monitoring._rows.MAX_RECENT_ROWS", 20)
     assert MAX_RECENT_ROWS > 20
     p = draw(100)
-    watch = Watch().add(p).add(draw(100, seed=1))
+    watch = Watch().add(p, ids=range(100)).add(draw(100, seed=1), ids=range(100, 200))
     assert len(watch.recent.keys) == 20
-    assert watch.add(p).rows == watch.rows == 200
+    assert watch.add(p, ids=range(100)).rows == watch.rows == 200
 
 
-def test_batch_without_ids_takes_late_labels_when_it_is_given_again():
-    p = draw(100)
-    watch = Watch().add(p, labeled=np.zeros(100, dtype=bool))
-    assert watch.rows == 0
-    assert watch.add(p).rows == 100
+def test_rows_without_label_need_an_id():
+    assert code_of(Watch().add, draw(20), labeled=np.arange(20) > 0) == "missing_id"
+
+
+def test_rows_that_are_given_up_are_counted():
+    p = draw(30)
+    watch = Watch().add(p, ids=range(30), labeled=np.arange(30) % 10 > 0)
+    assert watch.give_up(15).given_up == 2
+    watch = watch.give_up()
+    assert (watch.given_up, watch.verdict.given_up, watch.rows) == (3, 3, 20)
+    assert "calibrant_watch_given_up_rows_total 3" in watch.verdict.prometheus()
+    assert watch.add_labels([0], p.labels[:1]).rows == 20
+
+
+def test_labels_of_other_rows_are_left_out_if_asked():
+    p = draw(20)
+    watch = Watch().add(p, ids=range(20), labeled=[False] * 20)
+    assert code_of(watch.add_labels, range(21), [*p.labels.tolist(), 0]) == "unknown_id"
+    assert watch.add_labels(range(21), [*p.labels.tolist(), 0], skip_unknown=True).rows == 20
+
+
+def test_brier_score_is_that_of_the_event():
+    p = Predictions.from_probs(np.linspace(0.05, 0.95, 200), [0, 1] * 100).with_event(1)
+    test = Watch().add(p).verdict.event
+    assert test.brier.value == pytest.approx(float(calibrant.metrics.event_brier(p)), rel=1e-12)
+    assert test.brier.low <= test.brier.value <= test.brier.high <= 1
 
 
 # Refusals
@@ -205,9 +240,8 @@ def test_sums_are_those_of_the_rows():
         part = p if test.kind != "group" else p.select_group(test.name)
         part = part.with_event(int(test.name)) if test.kind == "class" else part
         assert test.rows == len(part)
-        assert test.gap.value == pytest.approx(float((part.events.outcome - part.events.confidence).mean()), abs=1e-12)
-        if test.brier is not None:
-            assert test.brier.value == pytest.approx(float(calibrant.metrics.brier(part)), rel=1e-12)
+        assert test.gap.value == pytest.approx(float(calibrant.metrics.signed_gap(part)), abs=1e-12)
+        assert test.brier.value == pytest.approx(float(calibrant.metrics.event_brier(part)), rel=1e-12)
         assert test.gap.low <= test.gap.value <= test.gap.high
 
 
@@ -261,7 +295,7 @@ def test_masks_and_numbers_of_rows_are_not_guessed():
     p = draw(20)
     for labeled in (["False"] * 20, [math.nan] * 20, [2] * 20, np.ones((20, 1), dtype=bool)):
         assert code_of(Watch().add, p, labeled=labeled) == "labeled"
-    assert code_of(Watch().add(p, labeled=[False] * 20).give_up, -5) == "num_rows"
+    assert code_of(Watch().add(p, ids=range(20), labeled=[False] * 20).give_up, -5) == "num_rows"
 
 
 def test_classes_follow_their_names():
@@ -334,6 +368,7 @@ def test_json_and_prometheus_hold_the_verdict():
     assert float(samples["calibrant_watch_rows_total"]) == 300
     gap = float(samples['calibrant_watch_gap{kind="event",name="top class"}'])
     assert gap == pytest.approx(watch.verdict.event.gap.value, rel=1e-6)
+    assert gap == pytest.approx(float(calibrant.metrics.signed_gap(draw(300))), rel=1e-6)
     assert 'calibrant_watch_test_alarm{kind="group",name="\\"a\\\\"}' in samples
 
 

@@ -243,26 +243,28 @@ def watch_command(
     A calibrated model ever raises an alarm with probability at most 5 %, however often the command runs. Labels may
     come later, in a file with the columns id and label. A file that is given twice counts once.
 
-    The exit status is 3 once there is an alarm.
+    The exit status is 0 without an alarm, also after a night without rows, and 3 once there is an alarm. It is 2 if a
+    file is refused: the state then keeps the predictions of the call if only labels are refused.
 
     calibrant watch model.watch monday.csv
 
     calibrant watch model.watch labels_of_monday.csv tuesday.csv --page watch.html
     """
     from calibrant.deployment import Contract
-    from calibrant.monitoring import add_file, lock_state
+    from calibrant.monitoring import lock_state
+    from calibrant.monitoring._reading import WatchFile
 
     paths = files or []
     suffixes = {state: (".watch",), page: (".html",), prometheus: (".prom",)}
     check_output_paths(state, page, prometheus, json_, inputs=[*paths, contract_path], suffixes=suffixes)
-    file_options: dict[str, Any] = {"time": time, "of": parse_event(of), **options}
+    event, calibrate = parse_event(of), None
     contract_seal = None  # digest of the contract, to compare with `watch.contract`, that of earlier calls
     if contract_path is not None:
         contract = Contract.load(contract_path)
         contract_seal = contract.seal
-        file_options |= {"calibrate": contract.calibrate, "of": contract.of if of is None else parse_event(of)}
+        event, calibrate = contract.of if of is None else event, contract.calibrate
     with lock_state(state), show_status() as progress:
-        watch = _open_state(state, alpha, file_options["of"], by_class)
+        watch = _open_state(state, alpha, event, by_class)
         watch = watch.reset() if reset else watch
         if watch.k and watch.contract != contract_seal:  # k is 0 until there are predictions
             seals = (watch.contract, contract_seal)
@@ -272,19 +274,48 @@ def watch_command(
                 code="contract_differs",
             )
         watch, num_earlier_periods = replace(watch, contract=contract_seal), watch.periods.count
-        for path in paths:  # the lambda gets `path` as a default, which holds the value of this iteration
+        parts: list[WatchFile] = []
+        for path in paths:
             progress(f"reading {path.name}")
-            watch = add_file(watch, path, on_note=lambda note, path=path: print_line(f"{path}: {note}"), **file_options)
+            parts.append(WatchFile.read(path, time=time, **options))
+        watch, refusals = _add_files(watch, parts, event, calibrate)
         if give_up:
-            num_earlier_rows = int((watch.pending.periods < num_earlier_periods).sum())
+            num_earlier_rows, num_before = int((watch.pending.periods < num_earlier_periods).sum()), watch.given_up
             watch = watch.give_up(num_earlier_rows)  # waiting rows are in order of time, so that these are the first
-        watch.save(state)
+            print_line(f"{watch.given_up - num_before:,} rows without a label were given up.")
+        if not parts or len(refusals) < len(parts):
+            watch.save(state)
     for path in (page, prometheus):
         if path is not None:
             watch.save(path, periods=periods)
     output_result(watch.verdict, json_, [page, prometheus], show=lambda: _show_verdict(watch.verdict))
+    for refusal in refusals[1:]:
+        print_line(str(refusal))
+    if refusals:
+        raise refusals[0]
     if watch.verdict.alarm:
         raise Exit(ALARM_STATUS)
+
+
+def _add_files(watch: Any, files: list[Any], event: Any, calibrate: Any) -> tuple[Any, list[InputError]]:
+    """Return the watch with the files of predictions, and then those of labels, added, and the refusals of labels.
+
+    Labels may be those of predictions of the same call. If they are refused, the predictions count nevertheless.
+    """
+    refusals: list[InputError] = []
+    for file in sorted(files, key=lambda file: file.holds_labels):  # a stable sort
+
+        def on_note(note: str, path: Path = file.path) -> None:
+            print_line(f"{path}: {note}")
+
+        if not file.holds_labels:
+            watch = file.add_rows(watch, event, calibrate, on_note)
+            continue
+        try:
+            watch = file.add_labels(watch, on_note)
+        except InputError as refusal:
+            refusals.append(refusal)
+    return watch, refusals
 
 
 def _open_state(path: Path, alpha: float | None, of: Any, by_class: bool | None) -> Any:

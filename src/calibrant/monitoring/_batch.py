@@ -1,14 +1,14 @@
 """A batch of predictions in the order of prediction, and their times in seconds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
 import numpy as np
 
 from calibrant._text import shorten_repr
-from calibrant.monitoring._rows import UNKNOWN_LABEL, Rows, batch_digest, hash_ids, number_keys
+from calibrant.monitoring._rows import NO_KEY, UNKNOWN_LABEL, Rows, batch_digest, hash_ids, hash_text
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
@@ -21,11 +21,20 @@ class Batch:
     rows: Rows  # groups are indices of the group names, or -1
     times: np.ndarray | None  # (n) seconds, or other numbers, in increasing order; None without times
     is_calendar: bool  # whether times are dates
-    digest: int  # equal for a batch that is given twice
+    has_ids: bool
+    digest: int | None  # equal for a batch that is given twice; None without ids and source
 
     @classmethod
     def from_predictions(
-        cls, p: Predictions, *, event: Any, class_names: tuple[str, ...] | None, labeled: Any, ids: Any, times: Any
+        cls,
+        p: Predictions,
+        *,
+        event: Any,
+        class_names: tuple[str, ...] | None,
+        labeled: Any,
+        ids: Any,
+        times: Any,
+        source: str | None,
     ) -> "Batch":
         """Validate a batch, and sort its rows by time.
 
@@ -36,6 +45,7 @@ class Batch:
             labeled: Which rows have a label already (n), or None for all.
             ids: Ids of the rows (n), by which labels may come later, or None.
             times: Times of the predictions (n), or None.
+            source: Text that identifies a batch without ids, or None.
         """
         p.require_independent_rows("one row per cluster, without weights")
         p = p.reorder_classes(class_names)
@@ -52,10 +62,16 @@ class Batch:
                 f"Expected labeled as a list of True and False, got {labeled.dtype} {labeled.shape}.",
                 code="labeled",
             )
+        if ids is None and not labeled.all():
+            raise InputError(
+                f"Expected ids, by which labels may come later, as {int((~labeled).sum()):,} rows have no label. Try "
+                "ids= (--id NAME).",
+                code="missing_id",
+            )
         seconds, is_calendar = (None, False) if times is None else to_seconds(times)
         # Arrays of the watch: -1 stands for a missing label, group or period
         rows = Rows(
-            keys=np.zeros(n, dtype=np.uint64) if ids is None else hash_ids(ids),  # without ids, replaced below
+            keys=np.full(n, NO_KEY) if ids is None else hash_ids(ids),
             labels=np.where(labeled, p.labels.cpu().numpy(), UNKNOWN_LABEL),
             probs=p.logits.cpu().double().softmax(1).numpy(),
             groups=np.full(n, -1) if p.groups is None else p.groups.cpu().numpy(),
@@ -64,10 +80,11 @@ class Batch:
         if seconds is not None:
             order = np.argsort(seconds, kind="stable")  # rows of the same time keep their order
             rows, seconds = rows[order], seconds[order]
-        digest = batch_digest(rows.keys, rows.probs, rows.groups, seconds)  # recognizes a batch that is given twice
-        if ids is None:
-            rows = replace(rows, keys=number_keys(digest, n))  # equal batches have equal keys
-        return cls(p, rows, seconds, is_calendar, digest)
+        if ids is not None:
+            digest = batch_digest(rows.keys, rows.probs, rows.groups, seconds)
+        else:  # equal numbers may be those of other examples, so that they identify no batch
+            digest = None if source is None else hash_text(source)
+        return cls(p, rows, seconds, is_calendar, ids is not None, digest)
 
 
 def to_seconds(times: Any) -> tuple[np.ndarray, bool]:

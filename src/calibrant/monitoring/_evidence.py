@@ -20,7 +20,7 @@ LOOK_ROWS = 10  # the wealth is looked at after every ten rows, however rows arr
 START_ROWS = 100  # rows between two starting times of bets
 LOOKS_PER_START = START_ROWS // LOOK_ROWS
 MAX_FACTORS = 2_000_000  # in memory at once
-SUM_NAMES = ("rows", "residual", "squared_residual", "brier", "squared_brier_residual")
+SUM_NAMES = ("rows", "residual", "squared_residual", "squared_brier_residual")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Wealth(AlignedArrays):
     peak_since: np.ndarray  # (s) int64, `best_start` of the bet that had gained most at that look
     peak_bet: np.ndarray  # (s) int64, index of that bet
     alarm_row: np.ndarray  # (s) int64, number of rows when the wealth first reached the threshold, or -1
-    sums: np.ndarray  # (s 5) as SUM_NAMES; residuals are outcomes minus confidences
+    sums: np.ndarray  # (s 4) as SUM_NAMES; residuals are confidences minus outcomes
 
     @classmethod
     def empty(cls, num_tests: int) -> "Wealth":
@@ -74,7 +74,7 @@ class Wealth(AlignedArrays):
         Args:
             row: Number of rows before, a multiple of LOOK_ROWS.
             log_factors: Log factors of the e bets of each test, summed over the rows of each look (looks s e).
-            sums: The five `SUM_NAMES`, summed over the rows of each look (looks s 5).
+            sums: The four `SUM_NAMES`, summed over the rows of each look (looks s 4).
             thresholds: Log wealth that raises the alarm of each test (s).
         """
         state, totals = self, [np.zeros((0, len(self)))]  # no look yet: the result has this shape if none follows
@@ -85,10 +85,24 @@ class Wealth(AlignedArrays):
                 state = state._start(look * LOOK_ROWS)
             last = min(len(log_factors), first + LOOKS_PER_START - look % LOOKS_PER_START)  # to the next start
             stretch = slice(first, last)
-            state, total = state._advance_stretch(look * LOOK_ROWS, log_factors[stretch], sums[stretch], thresholds)
+            has_rows = sums[stretch, :, 0].any(0) | log_factors[stretch].any((0, 2))
+            active = np.flatnonzero(has_rows)  # the other tests keep their wealth
+            part, part_totals = state[active]._advance_stretch(
+                look * LOOK_ROWS, log_factors[stretch, active], sums[stretch, active], thresholds[active]
+            )
+            total = np.tile(state.total, (last - first, 1))
+            total[:, active] = part_totals
+            state = state._with_tests(active, part)
             totals.append(total)
             first = last
         return state, np.concatenate(totals)
+
+    def _with_tests(self, tests: np.ndarray, part: "Wealth") -> "Wealth":
+        """Return a copy in which the tests with these indices have the evidence of `part`."""
+        arrays = {name: array.copy() for name, array in vars(self).items()}
+        for name, array in arrays.items():
+            array[tests] = getattr(part, name)
+        return Wealth(**arrays)
 
     def _start(self, row: int) -> "Wealth":
         """Return the state after a piece of the reserve has gone into every bet, when `row` rows were processed.
@@ -235,24 +249,21 @@ def compute_looks(rows: Rows, settings: LookSettings) -> tuple[np.ndarray, np.nd
     """Return arguments of `Wealth.advance` and `Periods.advance`, for s tests and e bets.
 
     Returns:
-        Log factors of every look, a block of LOOK_ROWS rows, (looks s e); its sums as SUM_NAMES (looks s 5); and the
-        values of every row as PERIOD_COLUMNS (n 5).
+        Log factors of every look, a block of LOOK_ROWS rows, (looks s e); its sums as SUM_NAMES (looks s 4); and the
+        values of every row as PERIOD_COLUMNS (n 4).
     """
-    p, y = rows.probs, rows.labels
     n, num_tests = len(rows), len(settings.weights)
     c, outcome = _event(rows, settings.event)
-    factors, columns = bet_factors(c, outcome), _sum_columns(c, outcome, p, y)  # of each row: (n e) and (n 5)
+    factors, columns = bet_factors(c, outcome), _sum_columns(c, outcome)  # of each row: (n e) and (n 4)
     log_factors = np.zeros((n // LOOK_ROWS, num_tests, len(BETS)))
     sums = np.zeros((n // LOOK_ROWS, num_tests, len(SUM_NAMES)))
     log_factors[:, 0], sums[:, 0] = _block_log_products(factors), _block_sums(columns)
     first_group = 1 + len(settings.classes)  # index of the first test of a group, after the event (0) and the classes
     if settings.classes:
-        class_probs = p[:, list(settings.classes)]
-        is_class = (y[:, None] == np.array(settings.classes)).astype(float)
+        class_probs = rows.probs[:, list(settings.classes)]
+        is_class = (rows.labels[:, None] == np.array(settings.classes)).astype(float)
         log_factors[:, 1:first_group] = _block_log_products(bet_factors(class_probs, is_class))
-        residual = is_class - class_probs
-        class_columns = np.stack([np.ones_like(residual), residual, residual**2], -1)
-        sums[:, 1:first_group, :3] = _block_sums(class_columns)  # classes have no Brier score
+        sums[:, 1:first_group] = _block_sums(_sum_columns(class_probs, is_class))
     if settings.num_groups:
         # A product and a sum for the rows of each group in each look; groups without rows keep the log factor 0
         block = np.arange(n) // LOOK_ROWS * settings.num_groups + rows.groups  # number of the look and group
@@ -261,8 +272,7 @@ def compute_looks(rows: Rows, settings: LookSettings) -> tuple[np.ndarray, np.nd
         look, group = np.divmod(used_blocks, settings.num_groups)
         log_factors[look, first_group + group] = np.log(np.multiply.reduceat(factors[order], start, axis=0))
         sums[look, first_group + group] = np.add.reduceat(columns[order], start, axis=0)
-    brier = columns[:, SUM_NAMES.index("brier")]
-    period_columns = np.stack([np.ones(n), outcome, c, c * (1 - c), brier], axis=1)  # as PERIOD_COLUMNS
+    period_columns = np.stack([np.ones(n), outcome, c, c * (1 - c)], axis=1)  # as PERIOD_COLUMNS
     return log_factors, sums, period_columns
 
 
@@ -274,18 +284,14 @@ def _event(rows: Rows, of: int | str) -> tuple[np.ndarray, np.ndarray]:
     return rows.probs[np.arange(len(rows)), predicted], (predicted == rows.labels).astype(float)
 
 
-def _sum_columns(c: np.ndarray, outcome: np.ndarray, p: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the values of each row as SUM_NAMES.
+def _sum_columns(c: np.ndarray, outcome: np.ndarray) -> np.ndarray:
+    """Return the values of confidences and outcomes (...) as SUM_NAMES, (... 4).
 
-    The Brier score of a calibrated model has the mean 1 - |p|^2, its predictable guess. It deviates from this
-    guess by 2 (|p|^2 - p_y), at most 2 in size, so that half of the deviation counts.
+    The squared residual is the Brier score of the event. That of a calibrated model has the mean c (1 - c), its
+    predictable guess, from which it deviates by (c - y) (2 c - 1), at most 1 in size.
     """
-    squared_norm = (p * p).sum(1)  # |p|^2
-    p_y = p[np.arange(len(y)), y]
-    residual = outcome - c
-    brier = squared_norm - 2 * p_y + 1
-    half_deviation = squared_norm - p_y
-    return np.stack([np.ones(len(y)), residual, residual**2, brier, half_deviation**2], axis=1)
+    residual = c - outcome
+    return np.stack([np.ones_like(c), residual, residual**2, (residual * (2 * c - 1)) ** 2], axis=-1)
 
 
 def _block_log_products(factors: np.ndarray) -> np.ndarray:

@@ -45,7 +45,7 @@ def time_uniform_bound(variance: float, error_rate: float, tuning_variance: floa
 
 
 def mean_sequence(
-    rows: float, total: float, variance: float, *, scale: float, limits: tuple[float, float], level: float
+    rows: float, total: float, variance: float, *, scale: float = 1.0, limits: tuple[float, float], level: float
 ) -> Interval:
     """Return the mean of the rows so far, with limits that hold at all times at once with probability `level`.
 

@@ -19,7 +19,7 @@ MAX_LISTED_TESTS = 50  # the test of the event included
 MAX_SENTENCES = 8  # on alarms
 MODEL_QUANTILE = 1.96  # standard deviations within which the gap of a calibrated model lies in 95 % of periods
 _PERIODS_NOTE = (
-    "The gap is the frequency of the event minus its mean confidence. In 95 % of periods, a calibrated "
+    "The gap is the mean confidence in the event minus its frequency. In 95 % of periods, a calibrated "
     "model has a gap inside the gray range; one period outside it is no alarm. Evidence is the largest "
     "logarithm of wealth of any test in the period, divided by that of an alarm; bars end at 2. The dotted "
     "line is the estimated start of a deviation."
@@ -47,8 +47,8 @@ def _periods_section(watch: "Watch", num_periods: int) -> Markup:
     processed = np.flatnonzero(periods.sums[:, 0])[-num_periods:]  # column 0: number of processed rows
     if not len(processed):
         return report.note("No period has processed rows yet.")
-    rows, outcomes, confidence, variance, _ = periods.sums[processed].T  # as PERIOD_COLUMNS
-    gap, margin = (outcomes - confidence) / rows, MODEL_QUANTILE * np.sqrt(variance) / rows
+    rows, outcomes, confidence, variance = periods.sums[processed].T  # as PERIOD_COLUMNS
+    gap, margin = (confidence - outcomes) / rows, MODEL_QUANTILE * np.sqrt(variance) / rows
     evidence, predicted = periods.peak[processed], periods.predicted[processed]
     names = [display_name(periods.names[i]) for i in processed]
     # Number, from 1, of the period in which the deviation of the strongest alarm starts; None if that is earlier
@@ -69,11 +69,11 @@ def _periods_section(watch: "Watch", num_periods: int) -> Markup:
     for i, name in enumerate(names):
         hover_points.append(report.HoverPoint(i + 1.0, float(gap[i]), f"{gap_texts[i]}, {rows[i]:,.0f} rows"))
         size = f"{rows[i]:,.0f}" + (f" of {predicted[i]:,}" if rows[i] < predicted[i] else "")
-        shares = [f"{100 * (total[i] / rows[i]):.1f} %" for total in (outcomes, confidence)]
+        shares = [f"{100 * (total[i] / rows[i]):.1f} %" for total in (confidence, outcomes)]
         body.append([name, size, *shares, _percent(gap[i]), f"{100 * margin[i]:.2f} %", f"{evidence[i]:.2f}"])
     alt_text = f"Gap by period. {'; '.join(gap_texts)}."
     figure = report.figure(draw, alt_text, caption="The last periods", size=(7.0, 3.8), hover_points=hover_points)
-    head = ["period", "rows", "outcome", "confidence", "gap", "calibrated: within", "evidence / alarm"]
+    head = ["period", "rows", "confidence", "outcome", "gap", "calibrated: within", "evidence / alarm"]
     table = report.table(head, body, caption="periods", highlighted=(evidence >= 1).tolist())
     return report.join_html([figure, report.note(_PERIODS_NOTE), table])
 
@@ -90,7 +90,7 @@ def _tests_section(verdict: WatchVerdict) -> Markup:
     )
     if hidden := len(verdict.tests) - len(listed):
         explanation += f" {hidden:,} tests with less evidence are not listed."
-    head = ["test", "rows", "gap", "95 % at all times", "Brier score", "evidence", "state"]
+    head = ["test", "rows", "gap", "95 % at all times", "Brier score of the event", "evidence", "state"]
     body = [_test_cells(test) for test in listed]
     table = report.table(head, body, caption="tests", highlighted=[test.alarm for test in listed])
     return report.join_html([table, report.note(explanation)])
@@ -104,7 +104,7 @@ def _test_cells(test: TestState) -> list[str]:
         f"{test.rows:,}",
         _percent(test.gap.value),
         f"{_percent(test.gap.low)} to {_percent(test.gap.high)}",
-        f"{score.value:.3f} ({score.low:.3f} to {score.high:.3f})" if score is not None and test.rows else "",
+        f"{score.value:.3f} ({score.low:.3f} to {score.high:.3f})" if test.rows else "",
         test.evidence_text,
         f"{test.pattern}, since row {test.since_number:,}" if test.alarm else "no alarm",
     ]

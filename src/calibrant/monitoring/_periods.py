@@ -7,7 +7,7 @@ import numpy as np
 from calibrant.monitoring._evidence import LOOK_ROWS
 
 MAX_PERIODS = 400  # the last ones are kept
-PERIOD_COLUMNS = ("rows", "outcomes", "confidence", "variance", "brier")  # sums; variance of a calibrated model
+PERIOD_COLUMNS = ("rows", "outcomes", "confidence", "variance")  # sums; variance of a calibrated model
 PERIOD_ARRAYS = ("predicted", "first_row", "sums", "peak")  # fields of `Periods`
 
 
@@ -19,7 +19,7 @@ class Periods:
     names: tuple[str, ...]
     predicted: np.ndarray  # (p) int64, number of predictions of each of the p periods
     first_row: np.ndarray  # (p) int64, processed rows before the first one of the period, or -1
-    sums: np.ndarray  # (p 5) as PERIOD_COLUMNS
+    sums: np.ndarray  # (p 4) as PERIOD_COLUMNS
     peak: np.ndarray  # (p) largest share of the alarm threshold that the log wealth of any test reached
 
     @classmethod
@@ -50,7 +50,7 @@ class Periods:
         Args:
             row: Number of rows before.
             periods: Period of each row (n).
-            columns: Values of each row (n 5) as PERIOD_COLUMNS.
+            columns: Values of each row (n 4) as PERIOD_COLUMNS.
             peaks: Largest share of the threshold at each look (n / LOOK_ROWS).
         """
         index = periods - self.first

@@ -1,6 +1,8 @@
 """Read files for a watch: predictions whose labels may be missing, or labels that come later."""
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +12,19 @@ from calibrant._text import parse_number, shorten_list
 from calibrant.events import BINARY_EVENTS
 from calibrant.io.cells import to_numbers
 from calibrant.io.columns import Columns, TableOptions, find_role_columns
-from calibrant.io.files import is_pattern
+from calibrant.io.files import is_pattern, list_table_files
 from calibrant.io.formats import is_table
 from calibrant.io.frames import frame_to_arrays
 from calibrant.io.labels import NEGATIVE_WORDS, count_from, label_values
 from calibrant.io.reading import read
 from calibrant.io.roles import infer_columns, leave_out_empty_labels
 from calibrant.io.tables import read_table
+from calibrant.monitoring._rows import UNKNOWN_LABEL, hash_ids
 from calibrant.monitoring._watch import Watch
 from calibrant.predictions import Predictions, from_unlabeled_arrays
 from calibrant.types import InputError, prefix_errors
 
+LABEL_ROLES = ("id", "label", "correct")  # of files of labels
 TIME_COLUMNS = ("time", "timestamp", "datetime", "date")  # in any case; the first one that exists
 
 
@@ -36,7 +40,8 @@ def add_file(
 ) -> Watch:
     """Return the watch with a file of predictions or labels added. Error messages name the file.
 
-    A table without scores, but with ids and labels, holds labels of rows that were predicted before.
+    A table without scores, but with ids and labels, holds labels of rows that were predicted before. Its ids that were
+    never predicted are left out, and counted in a note. A file without rows changes nothing.
 
     Args:
         watch: The state.
@@ -44,33 +49,118 @@ def add_file(
         time: Column of times. Default: time, timestamp, datetime or date, if there is one.
         of: Event of the first batch.
         calibrate: Function that calibrates the predictions, if the file has uncalibrated ones.
-        on_note: Function that is called with each note on how the file was read, and on rows that were given before.
+        on_note: Function that is called with each note on how the file was read, and on rows that are left out or were
+            given before.
         **options: For tables, as in `Predictions.from_table`.
     """
+    file = WatchFile.read(path, time=time, **options)
     on_note = on_note or (lambda note: None)
-    with prefix_errors(f"{path}"):
-        table_options = TableOptions.from_keywords(options)
-        labeled = times = None
-        if is_table(path) or is_pattern(Path(path)):
-            table = read_table(path, table_options)
+    return file.add_labels(watch, on_note) if file.holds_labels else file.add_rows(watch, of, calibrate, on_note)
+
+
+@dataclass(frozen=True, eq=False)
+class WatchFile:
+    """A file for a watch: predictions whose labels may be missing, labels that come later, or no rows."""
+
+    path: Path
+    options: TableOptions
+    notes: tuple[str, ...] = ()
+    frame: Any = None  # of a table with rows
+    columns: Columns | None = None
+    time: str | None = None
+    is_empty: bool = False
+
+    @classmethod
+    def read(cls, path: str | Path, *, time: str | None = None, **options: Any) -> "WatchFile":
+        """Read a table and find the role of each column. A file of arrays is read later."""
+        path = Path(path)
+        with prefix_errors(f"{path}"):
+            table_options = TableOptions.from_keywords(options)
+            if path.is_file() and not path.stat().st_size:
+                return cls(path, table_options, is_empty=True)
+            if not (is_table(path) or is_pattern(path)):
+                if time is not None:
+                    raise InputError(
+                        f"Expected no column of times for a file without columns, got {time!r}. Try a table.",
+                        code="no_columns",
+                    )
+                return cls(path, table_options)
+            try:
+                table = read_table(path, table_options)
+            except InputError as error:
+                if error.code != "no_rows":  # a header only
+                    raise
+                return cls(path, table_options, is_empty=True)
             frame = table.frame
-            time = _find_time_column(frame, time)
-            columns = infer_columns(frame.drop(time) if time else frame, table_options)
-            if not columns.scores and columns.confidence is None:
-                ids, labels, note = _read_labels(frame, columns, table_options, watch)
-                for text in (*table.notes, note):
-                    on_note(text)
-                return watch.add_labels(ids, labels, positive=table_options.positive)
-            arrays, labeled = _read_predictions(frame, columns, table_options, watch.class_names)
-            arrays["notes"] = (*table.notes, *arrays["notes"])
-            times = frame[time] if time else None
-        elif time is not None:
-            raise InputError(
-                f"Expected no column of times for a file without columns, got {time!r}. Try a table.", code="no_columns"
-            )
+            if not len(frame):
+                return cls(path, table_options, table.notes, is_empty=True)
+            # Options such as --group and --time describe predictions; files of labels may lack these columns
+            lenient = replace(table_options, columns=_present_roles(frame, table_options.columns))
+            columns = infer_columns(frame, lenient)
+            if columns.scores or columns.confidence is not None:
+                time = _find_time_column(frame, time)
+                columns = infer_columns(frame.drop(time) if time else frame, table_options)
+            return cls(path, table_options, table.notes, frame, columns, time)
+
+    @property
+    def holds_labels(self) -> bool:
+        """Whether the file holds labels of rows that were predicted before."""
+        return self.columns is not None and not self.columns.scores and self.columns.confidence is None
+
+    def add_labels(self, watch: Watch, on_note: Callable[[str], object]) -> Watch:
+        """Return the watch with the labels added to the rows that were predicted before."""
+        assert self.columns is not None
+        with prefix_errors(f"{self.path}"):
+            ids, labels, note = _read_labels(self.frame, self.columns, self.options, watch)
+            pending, recent = watch.locate_rows(hash_ids(ids))
+            num_unknown = int(((pending < 0) & (recent < 0)).sum())
+            num_late = int((watch.recent.labels[recent[recent >= 0]] == UNKNOWN_LABEL).sum())
+            has_known = num_unknown < len(pending)  # else the ids are wrong
+            result = watch.add_labels(ids, labels, positive=self.options.positive, skip_unknown=has_known)
+        for text in (*self.notes, note):
+            on_note(text)
+        if missing := len(self.frame) - len(ids):
+            on_note(f"{missing:,} rows have no label, and were left out.")
+        if num_unknown:
+            on_note(f"{num_unknown:,} labels have the id of no prediction, and were left out.")
+        if num_late:
+            on_note(f"{num_late:,} labels are of rows that were given up, and were left out.")
+        return result
+
+    def add_rows(
+        self,
+        watch: Watch,
+        of: Any,
+        calibrate: Callable[[Predictions], Predictions] | None,
+        on_note: Callable[[str], object],
+    ) -> Watch:
+        """Return the watch with the predictions added. Arguments are as for `add_file`."""
+        if self.is_empty:
+            on_note("The file has no rows.")
+            return watch
+        with prefix_errors(f"{self.path}"):
+            p, labeled, ids = self._predictions(watch)
+            p = p if of is None else p.with_event(of)
+            p = p if calibrate is None else calibrate(p)
+            times = self.frame[self.time] if self.time else None
+            source = None if ids is not None else _source(self.path)
+            result = watch.add(p, labeled=labeled, ids=ids, times=times, source=source)
+        for note in p.notes:
+            on_note(note)
+        added = (result.rows + len(result.pending)) - (watch.rows + len(watch.pending))  # rows processed or waiting
+        if repeated := len(p) - added:
+            on_note(f"{repeated:,} rows were given before, and count once.")
+        return result
+
+    def _predictions(self, watch: Watch) -> tuple[Predictions, np.ndarray, Any]:
+        """Return the predictions, which rows have a label (n), and their ids or None."""
+        labeled = None
+        if self.columns is not None:
+            arrays, labeled = _read_predictions(self.frame, self.columns, self.options, watch.class_names)
+            arrays["notes"] = (*self.notes, *arrays["notes"])
         else:
-            arrays = read(path, table_options, needs_labels=False)
-        p, has_labels = from_unlabeled_arrays(arrays, are_logits=table_options.are_logits)
+            arrays = read(self.path, self.options, needs_labels=False)
+        p, has_labels = from_unlabeled_arrays(arrays, are_logits=self.options.are_logits)
         if p.examples is not None:
             raise _fractional_outcomes_error()
         if labeled is None:  # a file without columns, whose rows all have a label or none has
@@ -81,17 +171,31 @@ def add_file(
                 "--drop.",
                 code="incomplete_rows",
             )
-        if of is not None:
-            p = p.with_event(of)
-        if calibrate is not None:
-            p = calibrate(p)
-        result = watch.add(p, labeled=labeled, ids=arrays.get("ids"), times=times)
-    for note in p.notes:
-        on_note(note)
-    added = (result.rows + len(result.pending)) - (watch.rows + len(watch.pending))  # rows processed or waiting
-    if repeated := len(p) - added:
-        on_note(f"{repeated:,} rows were given before, and count once.")
-    return result
+        return p, labeled, arrays.get("ids")
+
+
+def _present_roles(frame: Any, roles: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the chosen roles without those, other than ids and labels, whose column the table lacks."""
+    names = {name.strip().lower() for name in frame.columns}
+
+    def is_present(value: Any) -> bool:
+        """Return whether each name is that of a column, or a prefix of columns."""
+        chosen = [value] if isinstance(value, str) else value
+        return all(any(column.startswith(name.strip().lower()) for column in names) for name in chosen)
+
+    return {role: value for role, value in roles.items() if role in LABEL_ROLES or is_present(value)}
+
+
+def _source(path: Path) -> str:
+    """Return a digest of the name and the content of a file, or of the files of a folder or pattern."""
+    files = list_table_files(path) if is_pattern(path) or path.is_dir() else [path]
+    digest = hashlib.blake2b()
+    for file in files:
+        digest.update(repr((file.name, file.stat().st_size)).encode())
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
 
 
 def _find_time_column(frame: Any, time: str | None) -> str | None:

@@ -11,6 +11,7 @@ from calibrant._text import shorten_list
 from calibrant.types import InputError
 
 UNKNOWN_LABEL = -1
+NO_KEY = np.uint64(0)  # of rows without an id
 MAX_RECENT_ROWS = 100_000  # processed rows whose id and label are remembered
 Aligned = TypeVar("Aligned", bound="AlignedArrays")
 
@@ -35,7 +36,7 @@ class AlignedArrays:
 class Rows(AlignedArrays):
     """Rows in the order of prediction."""
 
-    keys: np.ndarray  # (n) uint64, hashes of the ids
+    keys: np.ndarray  # (n) uint64, hashes of the ids, or NO_KEY
     labels: np.ndarray  # (n) int64, or UNKNOWN_LABEL
     probs: np.ndarray  # (n k) float64
     groups: np.ndarray  # (n) int64, or -1
@@ -79,7 +80,8 @@ class RecentRows(AlignedArrays):
         return cls(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64))
 
     def extended(self, rows: "Rows | RecentRows") -> "RecentRows":
-        """Return the fingerprints of these and later rows, at most MAX_RECENT_ROWS."""
+        """Return the fingerprints of these and later rows with an id, at most MAX_RECENT_ROWS."""
+        rows = rows[rows.keys != NO_KEY]
         return self.concatenate(replace(self, keys=rows.keys, labels=rows.labels))[-MAX_RECENT_ROWS:]
 
 
@@ -114,7 +116,7 @@ def hash_ids(ids: Any) -> np.ndarray:
     texts = [text for text in all_texts if text is not None]
     if len(texts) < len(all_texts):
         raise InputError("Expected an id in every row, got rows without one.", code="missing_id")
-    keys = np.array([_hash_text(text) for text in texts], dtype=np.uint64)
+    keys = np.array([hash_text(text) for text in texts], dtype=np.uint64)
     if len(np.unique(keys)) < len(keys):
         repeated = [text for text, count in Counter(texts).items() if count > 1]
         raise InputError(
@@ -139,7 +141,7 @@ def _id_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
 
 
-def _hash_text(text: str) -> int:
+def hash_text(text: str) -> int:
     """Return 64 bits of a hash that is the same in every process, unlike `hash`."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -150,8 +152,3 @@ def batch_digest(*arrays: np.ndarray | None) -> int:
     for array in arrays:
         digest.update(b"-" if array is None else array.tobytes())  # None differs from an empty array
     return int.from_bytes(digest.digest(), "little")
-
-
-def number_keys(digest: int, n: int) -> np.ndarray:
-    """Return keys for the n rows of a batch without ids: hashes of its digest and of the number of the row."""
-    return np.array([_hash_text(f"{digest:016x}:{i}") for i in range(n)], dtype=np.uint64)

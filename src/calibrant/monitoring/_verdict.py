@@ -30,8 +30,8 @@ class TestState:
     rows: int
     weight: float  # share of alpha
     log10_evidence: float  # largest wealth so far times the weight; an alarm needs log10(1 / alpha)
-    gap: Interval  # mean outcome minus mean confidence; limits at all times
-    brier: Interval | None  # None for classes
+    gap: Interval  # mean confidence minus mean outcome, predicted minus observed; limits at all times
+    brier: Interval  # of the event, class or group: mean squared difference of confidence and outcome
     alarm_row: int | None  # number of rows when the alarm was raised
     since_row: int | None  # estimated first row of the deviation, counted from 0, if there is an alarm
     since: str | None  # the period of that row, if it is still known
@@ -72,6 +72,7 @@ class WatchVerdict:
     rows: int  # processed
     pending: int  # rows that wait for labels of their own or of earlier rows, or for a block of ten
     unlabeled: int  # of these, rows without a label
+    given_up: int  # rows that were left out as their labels did not come
     tests: tuple[TestState, ...]  # the event first
 
     @property
@@ -125,6 +126,7 @@ class WatchVerdict:
             ("epoch", "Number of resets plus 1", "gauge", self.epoch),
             ("rows_total", "Processed rows in this epoch", "counter", self.rows),
             ("pending_rows", "Rows that wait for labels", "gauge", self.pending),
+            ("given_up_rows_total", "Rows left out as their labels did not come", "counter", self.given_up),
         ):
             lines += [*_prometheus_head(name, text, kind), f"calibrant_watch_{name} {value}"]
         for name, text, value_of in _PROMETHEUS_GAUGES:
@@ -138,9 +140,10 @@ class WatchVerdict:
 _PROMETHEUS_GAUGES: tuple[tuple[str, str, Callable[[TestState], float]], ...] = (  # of each test
     ("test_alarm", "Whether the test has raised an alarm", lambda test: float(test.alarm)),
     ("log10_evidence", "Evidence against calibration", lambda test: test.log10_evidence),
-    ("gap", "Mean outcome minus mean confidence", lambda test: test.gap.value),
+    ("gap", "Mean confidence minus mean outcome, predicted minus observed", lambda test: test.gap.value),
     ("gap_low", "Lower limit of the gap at all times", lambda test: test.gap.low),
     ("gap_high", "Upper limit of the gap at all times", lambda test: test.gap.high),
+    ("event_brier", "Brier score of the event of the test", lambda test: test.brier.value),
 )
 
 
@@ -165,6 +168,7 @@ def build_verdict(watch: "Watch") -> WatchVerdict:
         rows=watch.rows,
         pending=len(watch.pending),
         unlabeled=int((watch.pending.labels == UNKNOWN_LABEL).sum()),
+        given_up=watch.given_up,
         tests=tuple(tests),
     )
 
@@ -188,11 +192,9 @@ def _test_kinds(watch: "Watch") -> list[tuple[Any, str]]:
 def _test_state(watch: "Watch", i: int, *, kind: Any, name: str, weight: float) -> TestState:
     """Return the state of test i of the evidence, whose kind, name and weight are as in `TestState`."""
     evidence = watch.evidence
-    rows, residual, squared_residual, brier, squared_brier = evidence.sums[i].tolist()  # as SUM_NAMES
-    gap = mean_sequence(rows, residual, squared_residual, scale=1.0, limits=(-1.0, 1.0), level=SEQUENCE_LEVEL)
-    brier_interval = None
-    if kind != "class":  # a Brier score is of all classes; it deviates from its guess by at most 2
-        brier_interval = mean_sequence(rows, brier, squared_brier, scale=2.0, limits=(0.0, 2.0), level=SEQUENCE_LEVEL)
+    rows, residual, squared_residual, squared_brier = evidence.sums[i].tolist()  # as SUM_NAMES
+    gap = mean_sequence(rows, residual, squared_residual, limits=(-1.0, 1.0), level=SEQUENCE_LEVEL)
+    brier = mean_sequence(rows, squared_residual, squared_brier, limits=(0.0, 1.0), level=SEQUENCE_LEVEL)
     alarm_row = int(evidence.alarm_row[i]) if evidence.alarm_row[i] >= 0 else None
     since_row = None if alarm_row is None else int(evidence.peak_since[i])
     return TestState(
@@ -202,7 +204,7 @@ def _test_state(watch: "Watch", i: int, *, kind: Any, name: str, weight: float) 
         weight=weight,
         log10_evidence=(float(evidence.peak[i]) + math.log(weight)) / math.log(10),  # from natural logarithms
         gap=gap,
-        brier=brier_interval,
+        brier=brier,
         alarm_row=alarm_row,
         since_row=since_row,
         since=None if since_row is None else watch.periods.name_at(since_row),

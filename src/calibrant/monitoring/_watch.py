@@ -17,8 +17,8 @@ from calibrant._validation.labels import binary_names, to_class_indices
 from calibrant.events import EventSelector
 from calibrant.io.files import atomic_write, check_suffix, write_by_suffix
 from calibrant.monitoring._batch import Batch, format_time
-from calibrant.monitoring._evidence import LOOK_ROWS, LookSettings, Wealth, compute_looks
-from calibrant.monitoring._periods import Periods
+from calibrant.monitoring._evidence import LOOK_ROWS, SUM_NAMES, LookSettings, Wealth, compute_looks
+from calibrant.monitoring._periods import PERIOD_COLUMNS, Periods
 from calibrant.monitoring._rows import UNKNOWN_LABEL, RecentRows, Rows, check_same_labels, hash_ids, locate
 from calibrant.monitoring._verdict import WatchVerdict, build_verdict
 from calibrant.predictions import as_predictions
@@ -62,6 +62,7 @@ class Watch:
     recent: RecentRows = field(default_factory=RecentRows.empty)
     periods: Periods = field(default_factory=Periods.empty)
     batches: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))  # digests
+    given_up: int = 0  # rows that `give_up` has left out
     contract: str | None = None  # digest of the contract by which predictions are calibrated
 
     def __post_init__(self) -> None:
@@ -93,27 +94,36 @@ class Watch:
         ids: Any = None,
         times: Any = None,
         name: str | None = None,
+        source: str | None = None,
     ) -> "Watch":
         """Return the state with a batch of predictions.
 
-        Rows whose ids were given before count once. Without ids, a batch that equals an earlier one counts once.
+        Rows whose ids were given before count once. Without ids, every row counts, also one that equals an earlier row.
 
         Args:
             predictions: Predictions, or logits beside labels.
             labels: Labels beside logits.
             labeled: Which rows have a label already (n); the labels of the others are ignored. Default: all.
-            ids: An id per row, by which labels may come later.
+            ids: An id per row, by which labels may come later. Rows without a label need one.
             times: Time of each prediction: numbers, dates or ISO texts. Rows are sorted by it. A batch with earlier
                 times than the batch before is refused.
             name: Name of the batch as a period on the page. Default: its first time, or its number.
+            source: Text that identifies a batch without ids, such as the digest of its file. A source that was given
+                before counts once.
 
         Raises:
-            InputError: For weights or clusters; for other classes, groups or events than before; and for a row with
-                another prediction or label than before.
+            InputError: For weights or clusters; for missing ids; for other classes, groups or events than before; and
+                for a row with another prediction or label than before.
         """
         with as_predictions(predictions, labels) as p:
             batch = Batch.from_predictions(
-                p, event=self.of, class_names=self.class_names, labeled=labeled, ids=ids, times=times
+                p,
+                event=self.of,
+                class_names=self.class_names,
+                labeled=labeled,
+                ids=ids,
+                times=times,
+                source=source,
             )
         state = self if self.k else self._with_settings(batch)  # k is 0 before the first batch
         state._check_batch(batch)
@@ -126,7 +136,7 @@ class Watch:
             )
         return state._append(batch, is_new, name)._process()
 
-    def add_labels(self, ids: Any, labels: Any, *, positive: str | None = None) -> "Watch":
+    def add_labels(self, ids: Any, labels: Any, *, positive: str | None = None, skip_unknown: bool = False) -> "Watch":
         """Return the state with labels added to rows that were predicted before. They may be class names.
 
         Args:
@@ -134,6 +144,7 @@ class Watch:
             labels: Their labels.
             positive: Label of class 1, if single scores were given without labels. Default: 1, yes, true and similar
                 names.
+            skip_unknown: Whether to leave out ids of rows that were never predicted.
 
         Raises:
             InputError: If an id is unknown, or its label was another one before; or if labels are names, but the
@@ -164,15 +175,16 @@ class Watch:
                 "(--labels-from 1) if they are counted from 1.",
                 code="labels",
             )
-        pending, recent = locate(self.pending.keys, keys), locate(self.recent.keys, keys)  # indices, or -1
-        if unknown := int(((pending < 0) & (recent < 0)).sum()):
+        pending, recent = self.locate_rows(keys)
+        is_pending, is_unknown = pending >= 0, (pending < 0) & (recent < 0)
+        if is_unknown.any() and not skip_unknown:
+            count = is_unknown.sum()
             raise InputError(
-                f"Expected ids of predictions that were given before, got {unknown:,} others of {len(keys):,}. Try the "
-                "predictions first.",
+                f"Expected ids of predictions that were given before, got {count:,} others of {len(keys):,}. "
+                "Try the predictions first, or skip_unknown=True.",
                 code="unknown_id",
             )
-        is_pending = pending >= 0
-        check_same_labels(self.recent.labels[recent[~is_pending]], classes[~is_pending])
+        check_same_labels(self.recent.labels[recent[recent >= 0]], classes[recent >= 0])
         return replace(self, pending=self.pending.with_labels(pending[is_pending], classes[is_pending]))._process()
 
     def give_up(self, rows: int | None = None) -> "Watch":
@@ -188,8 +200,8 @@ class Watch:
         is_dropped = self.pending.labels == UNKNOWN_LABEL
         if rows is not None:
             is_dropped[rows:] = False
-        recent = self.recent.extended(self.pending[is_dropped])
-        return replace(self, pending=self.pending[~is_dropped], recent=recent)._process()
+        recent, given_up = self.recent.extended(self.pending[is_dropped]), self.given_up + int(is_dropped.sum())
+        return replace(self, pending=self.pending[~is_dropped], recent=recent, given_up=given_up)._process()
 
     def reset(self) -> "Watch":
         """Return an empty state with the same alpha, of and by_class: a new epoch, for a new model or corrected labels.
@@ -229,6 +241,11 @@ class Watch:
         """The conclusion from the processed rows."""
         return build_verdict(self)
 
+    def locate_rows(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the index of each key (n) among the waiting rows, and else among the recent ones, or -1."""
+        pending = locate(self.pending.keys, keys)
+        return pending, np.where(pending >= 0, -1, locate(self.recent.keys, keys))
+
     # Files
 
     def save(self, path: str | Path, *, periods: int = 30) -> None:
@@ -264,6 +281,9 @@ class Watch:
     @property
     def is_consistent(self) -> bool:
         """Whether the fields fit together, as in a file that is not damaged."""
+        columns = self.evidence.sums.shape[1], self.periods.sums.shape[1]
+        if columns != (len(SUM_NAMES), len(PERIOD_COLUMNS)):  # those of an earlier version had a Brier score of classes
+            return False
         return not self.k or len(self.evidence) == len(self.settings.weights)
 
     # Steps of `add`
@@ -291,11 +311,11 @@ class Watch:
         Raises:
             InputError: If a row was given before with other probabilities or another label.
         """
-        rows = batch.rows
-        # Positions of the rows among those that wait for labels and among the recent ones, or -1
-        pending_index, recent_index = locate(self.pending.keys, rows.keys), locate(self.recent.keys, rows.keys)
-        is_pending = pending_index >= 0
-        is_recent = ~is_pending & (recent_index >= 0)
+        rows, is_repeated = batch.rows, batch.digest is not None and batch.digest in self.batches
+        if not batch.has_ids:
+            return self, np.full(len(rows), not is_repeated)
+        pending_index, recent_index = self.locate_rows(rows.keys)
+        is_pending, is_recent = pending_index >= 0, recent_index >= 0
         # The probabilities of waiting rows can be compared; recent rows have only their labels left
         if not np.array_equal(self.pending.probs[pending_index[is_pending]], rows.probs[is_pending]):
             raise InputError(
@@ -306,9 +326,8 @@ class Watch:
         check_same_labels(self.recent.labels[recent_index[is_recent]], rows.labels[is_recent])
         pending = self.pending.with_labels(pending_index[is_pending], rows.labels[is_pending])
         state = replace(self, pending=pending)
-        # Without ids, only the digest of a batch still identifies rows that are no longer recent
-        is_new = ~is_pending & ~is_recent & (batch.digest not in self.batches)
-        return state, is_new
+        is_new = ~is_pending & ~is_recent
+        return state, is_new & (not is_repeated)  # the digest still identifies rows that are no longer recent
 
     def _append(self, batch: "Batch", is_new: np.ndarray, name: str | None) -> "Watch":
         """Return the state with the new rows of a batch waiting, and the batch as a period.
@@ -330,7 +349,7 @@ class Watch:
             state,
             pending=state.pending.concatenate(added),
             periods=state.periods.appended(name, len(added)),
-            batches=np.append(state.batches, np.uint64(batch.digest)),
+            batches=state.batches if batch.digest is None else np.append(state.batches, np.uint64(batch.digest)),
             last_time=state.last_time if times is None else float(times[-1]),
         )
 
@@ -395,6 +414,7 @@ def _join(first: Watch, later: Watch) -> Watch:
         pending=replace(later.pending, groups=groups, periods=later.pending.periods + first.periods.count),
         recent=first.recent.extended(later.recent),
         batches=np.concatenate([first.batches, later.batches]),
+        given_up=first.given_up + later.given_up,
     )
 
 

@@ -19,7 +19,7 @@ def gap_timeline(
     """Draw the gap of each period, with the range of a calibrated model.
 
     Args:
-        gap: Mean outcome minus mean confidence of each period.
+        gap: Mean confidence minus mean outcome of each period.
         margin: Half of the width of the range of a calibrated model.
         since: Number, counted from 1, of the period in which the deviation of an alarm starts; marked in red.
         ax: Axes to draw on. Default: the current axes of pyplot.
@@ -32,7 +32,7 @@ def gap_timeline(
     ax.axhline(0, color=LINE_COLOR, linewidth=1)
     ax.plot(periods, gap, color=BAR_COLOR, marker="o", markersize=3.5, linewidth=1.2)
     _mark_start(ax, since)
-    ax.set(xlabel="period", ylabel="outcome minus confidence")
+    ax.set(xlabel="period", ylabel="confidence minus outcome")
     return tidy(ax, title, percent="y")
 
 

@@ -1,6 +1,9 @@
 """`Criterion` against torch's cross-entropy, and `CalibratedNetwork`."""
 
+import copy
+import gc
 import io
+import warnings
 from itertools import product
 
 import pytest
@@ -382,3 +385,80 @@ def test_labels_of_every_batch_are_checked(batch):
     binary = Criterion("cross_entropy", binary=True)
     binary(logits, (logits > 0).float())
     assert code_of(binary, logits, 255 * (logits > 0).float()) == "label_range"
+
+
+def test_a_criterion_prints_its_loss_and_settings():
+    assert repr(Criterion("focal(gamma=3)")) == "Criterion(focal(gamma=3))"
+    assert repr(Criterion("AdaFocal", reduction="sum", weight=[1.0, 2.0], binary=True)) == (
+        "Criterion(AdaFocal, reduction='sum', binary=True, weight=[1.0, 2.0])"
+    )
+    assert repr(Criterion(losses.brier)) == "Criterion(brier)"
+
+
+def train_epochs(criterion, epochs=2, *, evaluate, advance):
+    """Run epochs of 12 batches, with or without an evaluation and `after_epoch` after each."""
+    g = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(8, 3, generator=g, requires_grad=True), torch.randint(3, (8,), generator=g)
+    for epoch in range(epochs):
+        for _ in range(12):
+            criterion(logits, labels).backward()
+        if evaluate:
+            with torch.no_grad():
+                criterion(logits.detach(), labels)
+        if advance:
+            criterion.after_epoch(epoch, Predictions(logits.detach(), labels))
+
+
+@pytest.mark.parametrize("loss", ["AdaFocal", "Scheduled(epochs=3)"])
+@pytest.mark.parametrize("evaluate", [True, False])
+def test_a_loss_with_state_warns_once_without_after_epoch(loss, evaluate):
+    criterion = Criterion(loss)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train_epochs(criterion, evaluate=evaluate, advance=False)
+        assert len(caught) == evaluate  # with an evaluation as soon as the second epoch begins
+        del criterion
+        gc.collect()
+    assert [str(warning.message).split()[0] for warning in caught] == [loss]
+
+
+def test_no_warning_with_after_epoch_or_without_training():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train_epochs(Criterion("AdaFocal"), evaluate=True, advance=True)
+        train_epochs(Criterion("focal"), evaluate=True, advance=False)
+        trained = Criterion("AdaFocal")
+        train_epochs(trained, 1, evaluate=False, advance=False)
+        del_copy = copy.deepcopy(trained)  # of an averaged network, for example
+        del del_copy
+        gc.collect()
+        trained.after_epoch(0, Predictions([[1.0, 0.0], [0.0, 1.0]] * 20, [0, 1] * 20))
+
+
+@pytest.mark.parametrize("loss", ["mdca", "mmce", "soft_ece", "focal(gamma=3)", "dca", "avuc"])
+@pytest.mark.parametrize("soft", [False, True])
+def test_autocast_changes_no_loss_and_no_gradient(loss, soft):
+    g = torch.Generator().manual_seed(0)
+    logits = torch.randn(64, 5, generator=g).bfloat16()
+    labels = torch.randn(64, 5, generator=g).softmax(-1) if soft else torch.randint(5, (64,), generator=g)
+    criterion = Criterion(loss, weight=[1.0, 2.0, 3.0, 4.0, 5.0])
+    results = []
+    for is_cast in False, True:
+        x = logits.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_cast):
+            value = criterion(x, labels)
+        value.backward()
+        results.append((value.detach(), x.grad))
+    assert results[1][0].dtype == torch.float32
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
+
+
+def test_missing_events_are_left_out():
+    g = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(6, 4, generator=g), torch.randint(2, (6, 4), generator=g).float()
+    labels[1, 2] = labels[3] = float("nan")
+    present = ~labels.isnan()
+    loss = Criterion("focal", binary=True)(logits, labels)
+    assert torch.allclose(loss, Criterion("focal", binary=True)(logits[present], labels[present]))
+    assert len(Predictions.multilabel(logits.numpy(), labels.numpy())) == int(present.sum())

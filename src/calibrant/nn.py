@@ -1,6 +1,7 @@
 """Torch modules for losses and calibrators."""
 
 import inspect
+import warnings
 from collections.abc import Sequence
 from dataclasses import is_dataclass, replace
 from typing import Any, Literal
@@ -15,17 +16,21 @@ from calibrant.predictions import Predictions, check_is_calibrator
 from calibrant.registry import LOSSES
 from calibrant.types import Calibrator, InputError, Loss, StatefulLoss
 
+MIN_EPOCH_BATCHES = 10  # fewer batches with gradients are not taken for a training
+
 
 class Criterion(nn.Module):
     """A loss as a torch module: `Criterion("focal(gamma=3)")(logits, labels).backward()`.
 
     Logits (n, k) or (n, k, d1, ...) go with labels (n) or (n, d1, ...), or with soft labels: probabilities in the shape
     of the logits, whose loss is the mean over labels drawn from them. Logits in float16 or bfloat16 are computed in
-    float32. A loss with state is advanced by `after_epoch`, and its state is part of the `state_dict`.
+    float32, also under autocast. A loss with state is advanced by `after_epoch`, and its state is part of the
+    `state_dict`. A warning says so if it is used for training without `after_epoch`.
 
-    With `binary`, each logit s is an event with P(y = 1) = 1 / (1 + exp(-s)), and labels are 0, 1 or that probability:
-    logits (n) or (n, 1, d1, ...) with labels (n) or (n, d1, ...), or logits and labels (n, m) for m labels per sample.
-    The loss is that of the two logits -s/2 and s/2: focal becomes the sigmoid focal loss.
+    With `binary`, each logit s is an event with P(y = 1) = 1 / (1 + exp(-s)), and labels are 0, 1 or that probability,
+    or NaN if they are missing: logits (n) or (n, 1, d1, ...) with labels (n) or (n, d1, ...), or logits and labels
+    (n, m) for m labels per sample. The loss is that of the two logits -s/2 and s/2: focal becomes the sigmoid focal
+    loss.
 
     Args:
         loss: Text of a registered loss, or a callable (n k), (n) -> (n). A loss that sees the batch as a whole receives
@@ -39,7 +44,12 @@ class Criterion(nn.Module):
         alpha: With `binary`, the weight of events that happen; the others have 1 - alpha (Lin et al. 2017). The mean
             divides by the number of events, not by their weight.
 
+    Attributes:
+        is_advanced: Whether `after_epoch` has been called, or a callback of a trainer calls it.
+
     >>> criterion = Criterion("focal(gamma=2)", ignore_index=-1)
+    >>> criterion
+    Criterion(focal(gamma=2), ignore_index=-1)
     >>> criterion(torch.zeros(3, 2), torch.tensor([0, 1, -1]))
     tensor(0.1733)
     >>> Criterion("focal(gamma=2)", binary=True, alpha=0.25)(torch.zeros(4), torch.tensor([0.0, 0.0, 0.0, 1.0]))
@@ -75,15 +85,35 @@ class Criterion(nn.Module):
         self.register_buffer("weight", None if weight is None else _check_class_weights(weight))
         self._takes_weights = "weights" in inspect.signature(self.loss).parameters
         self._labels_checked = False  # values are checked once on a GPU, which would wait for every check
+        self._loss_text = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+        self.is_advanced = not losses.state(self.loss)
+        self._num_trained_batches: dict[int, int] = {}  # by the id of the module, because copies begin again
+        self._was_evaluated = False  # after it was used for training
+
+    def extra_repr(self) -> str:
+        """Return the loss and the settings that differ from their defaults, for the text of a module."""
+        defaults = {"reduction": "mean", "ignore_index": -100, "binary": False, "alpha": None}
+        settings = [
+            f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value
+        ]
+        weight = [] if self.weight is None else [f"weight={shorten_repr(self.weight.tolist())}"]
+        return ", ".join([self._loss_text, *settings, *weight])
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the reduced loss, or the loss of each position with reduction "none"."""
+        if not (self.is_advanced or torch.compiler.is_compiling()):
+            self._note_use(logits.requires_grad)
+        with torch.autocast(logits.device.type, enabled=False):  # it would round the products inside losses
+            return self._compute(logits, labels)
+
+    def _compute(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the result of `forward`."""
         flatten = _flatten_binary if self.binary else _flatten_classes
         rows, targets, shape = flatten(logits, labels)  # (n, k), (n) or (n, k), and the shape of the result
         rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
         targets = targets.to(rows) if targets.is_floating_point() else targets.long()
         if targets.ndim == 1:
-            used = targets != self.ignore_index
+            used = (targets != self.ignore_index) & ~(self.binary & targets.isnan())  # NaN is a missing event
             targets = targets.where(used, 0)  # any valid label, because the loss of unused rows is set to 0
         else:  # soft labels (n, k)
             used = torch.ones_like(rows[:, 0], dtype=torch.bool)
@@ -118,6 +148,38 @@ class Criterion(nn.Module):
         """
         if isinstance(self.loss, StatefulLoss):
             self.loss = self.loss.after_epoch(epoch, val)
+        self.is_advanced = True
+
+    def _note_use(self, is_training: bool) -> None:
+        """Count a batch, and warn if training goes on after an evaluation without `after_epoch`."""
+        if not is_training:
+            self._was_evaluated = bool(self._num_trained_batches)
+        elif self._was_evaluated:
+            self._warn_not_advanced()
+        else:
+            self._num_trained_batches[id(self)] = self._num_trained_batches.get(id(self), 0) + 1
+
+    def _warn_not_advanced(self) -> None:
+        """Warn, once, that the loss stays that of the first epoch."""
+        self.is_advanced = True
+        warnings.warn(
+            f"{self._loss_text} stays as in its first epoch without after_epoch. Call criterion.after_epoch(epoch, "
+            "val) after every epoch.",
+            stacklevel=2,
+        )
+
+    def train(self, mode: bool = True) -> "Criterion":
+        """Set the mode, as for any module, and remember evaluations."""
+        self._was_evaluated = self._was_evaluated or (not mode and bool(self._num_trained_batches))
+        return super().train(mode)
+
+    def __del__(self) -> None:
+        """Warn if the loss was used for training and never advanced."""
+        if (
+            not self.__dict__.get("is_advanced", True)
+            and self._num_trained_batches.get(id(self), 0) >= MIN_EPOCH_BATCHES
+        ):
+            self._warn_not_advanced()
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """Add the loss state to that of the module, under keys "loss.NAME"."""
@@ -230,7 +292,7 @@ def _check_class_weights(weight: Any) -> Tensor:
 
 def _target_weights(weight: Tensor, targets: Tensor) -> Tensor:
     """Return the class weight of each label, or the mean over a soft label."""
-    return targets.to(weight) @ weight if targets.is_floating_point() else weight[targets]
+    return (targets.to(weight) * weight).sum(-1) if targets.is_floating_point() else weight[targets]
 
 
 class CalibratedNetwork(nn.Module):

@@ -5,11 +5,14 @@ import torch
 
 pytest.importorskip("lightning")
 import lightning
+import torchmetrics
 from refusals import refused
 from torch.utils.data import DataLoader, TensorDataset
+from two_processes import run_two_processes
 
 from calibrant import Predictions, losses, metrics
 from calibrant.integrations.lightning import CalibrationCallback
+from calibrant.integrations.torchmetrics import CalibrationMetric
 from calibrant.nn import Criterion
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning, about workers and loggers
@@ -168,3 +171,100 @@ def test_batches_may_differ_in_length(tmp_path):
     trainer.validate(Tokens("focal"), loader(2), verbose=False)
     assert trainer.callback_metrics["val_accuracy"] == 1
     assert (len(callback._val), int(callback._val.clusters.max())) == (4 * 96, 95)
+
+
+def short_trainer(folder, callback=None, **options):
+    """Return a trainer of a few epochs, whose other settings are given."""
+    settings = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    settings |= {
+        "enable_checkpointing": False,
+        "default_root_dir": folder,
+        "callbacks": [callback or CalibrationCallback()],
+    }
+    return lightning.Trainer(**settings | options)
+
+
+def test_scheduled_learns_the_number_of_epochs_from_steps(tmp_path):
+    network = Network("Scheduled(shares=(0.5, 0.75))")
+    short_trainer(tmp_path, max_steps=8, max_epochs=-1, accumulate_grad_batches=2).fit(network, loader(1), loader(2))
+    assert network.criterion.loss.epochs == 4  # 3 batches are 2 steps
+    assert [state["epoch"] for state in network.loss_states] == [0, 1, 2, 3]
+
+
+def test_scheduled_needs_an_end(tmp_path):
+    with refused("num_epochs"):
+        short_trainer(tmp_path, max_epochs=-1, max_time="00:00:01:00").fit(Network("Scheduled"), loader(1), loader(2))
+    network = Network("Scheduled(epochs=2)")  # as the message says
+    short_trainer(tmp_path, max_epochs=-1, max_time="00:00:00:01").fit(network, loader(1), loader(2))
+    assert network.criterion.loss.epochs == 2
+
+
+def test_adafocal_waits_for_validation(tmp_path):
+    network = Network("AdaFocal(bins=5)")
+    short_trainer(tmp_path, max_epochs=4, check_val_every_n_epoch=2).fit(network, loader(1), loader(2))
+    gammas = [state["gamma"] for state in network.loss_states]
+    assert torch.equal(gammas[0], gammas[1])
+    assert not torch.equal(gammas[1], gammas[2])
+    assert torch.equal(gammas[2], gammas[3])
+
+
+@pytest.mark.filterwarnings("default")
+def test_adafocal_trains_without_validation_if_it_is_switched_off(tmp_path):
+    network = Network("AdaFocal(bins=5)")
+    with pytest.warns(UserWarning, match="AdaFocal"):
+        short_trainer(tmp_path, max_epochs=2, limit_val_batches=0).fit(network, loader(1), loader(2))
+    assert torch.equal(network.criterion.loss.gamma, torch.ones(5, dtype=torch.float64))
+
+
+def test_a_batch_of_nan_does_not_end_the_training(tmp_path):
+    class Diverged(Network):
+        def validation_step(self, batch, index):
+            outputs = super().validation_step(batch, index)
+            if index == 1 and self.current_epoch == 0:
+                outputs["logits"] = outputs["logits"] * float("nan")
+            return outputs
+
+    values = []
+
+    class Recorder(lightning.Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            values.append(float(trainer.callback_metrics["val_ece"]))
+
+    network, callback = Diverged("AdaFocal(bins=5)"), CalibrationCallback(["ece"])
+    short_trainer(tmp_path, max_epochs=2, callbacks=[callback, Recorder()]).fit(network, loader(1), loader(2))
+    assert values[0] != values[0]
+    assert 0 < values[1] < 1
+    gammas = [state["gamma"] for state in network.loss_states]
+    assert torch.equal(gammas[0], gammas[1])
+    assert not torch.equal(gammas[1], network.criterion.loss.gamma)
+
+
+def test_a_logged_metric_is_that_of_the_epoch(tmp_path):
+    class Logged(Network):
+        def __init__(self):
+            super().__init__("cross_entropy")
+            self.ece = CalibrationMetric("ece")
+            self.metrics = torchmetrics.MetricCollection(
+                {"logged_nll": CalibrationMetric("nll"), "logged_brier": CalibrationMetric("brier")}
+            )
+
+        def validation_step(self, batch, index):
+            outputs = super().validation_step(batch, index)
+            self.ece(outputs["logits"], outputs["labels"])
+            self.metrics.update(outputs["logits"], outputs["labels"])
+            self.log("logged_ece", self.ece)
+            self.log_dict(self.metrics)
+            return outputs
+
+    names = ["ece", "nll", "brier"]
+    trainer = short_trainer(tmp_path, CalibrationCallback(names), max_epochs=1)
+    trainer.fit(Logged(), loader(1, n=100), loader(2, n=70))
+    values = trainer.callback_metrics
+    for name in names:
+        assert float(values[f"logged_{name}"]) == pytest.approx(float(values[f"val_{name}"]), abs=1e-6)
+
+
+@pytest.mark.slow
+def test_two_processes_count_every_example_once(tmp_path):
+    for counts in run_two_processes("two_lightning_trainers", str(tmp_path)):
+        assert counts == {"callback": 9, "exact": 9, "exact_warnings": 0, "padded": 10, "padded_warnings": 1}

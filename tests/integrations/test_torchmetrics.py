@@ -37,8 +37,8 @@ def test_forward_returns_the_batch_and_accumulates():
     p, metric = draw(), CalibrationMetric("ece")
     first = metric(p.logits[:1000], p.labels[:1000])
     metric(p.logits[1000:], p.labels[1000:])
-    assert float(first["ece"]) == Summary.empty().add(p[:1000])["ece"]
-    assert float(metric.compute()["ece"]) == Summary.empty().add(p)["ece"]
+    assert float(first) == Summary.empty().add(p[:1000])["ece"]
+    assert float(metric.compute()) == Summary.empty().add(p)["ece"]
 
 
 def test_positions_are_flattened_and_ignored_ones_left_out():
@@ -62,7 +62,12 @@ def test_metric_works_in_collections_and_state_dicts():
         {"calibration": CalibrationMetric("ece"), "more": CalibrationMetric("nll")}
     )
     collection.update(p.logits, p.labels)
-    assert set(collection.compute()) == {"ece", "nll"} or set(collection.compute()) == {"calibration_ece", "more_nll"}
+    expected = Summary.empty().add(p)
+    assert {name: float(v) for name, v in collection.compute().items()} == {
+        "calibration": expected["ece"],
+        "more": expected["nll"],
+    }
+    assert len(collection.compute_groups) == 1  # equal settings share a state
 
 
 def process(rank: int, address: str, queue) -> None:
@@ -103,7 +108,7 @@ def test_binary_logits_and_probabilities():
         for shape in (400,), (400, 1), (4, 1, 10, 10):
             metric = CalibrationMetric("ece", binary=True, probs=probs)
             metric.update(scores.view(shape), y.view(shape if shape != (4, 1, 10, 10) else (4, 10, 10)).squeeze())
-            assert float(metric.compute()["ece"]) == pytest.approx(expected, abs=1e-7)
+            assert float(metric.compute()) == pytest.approx(expected, abs=1e-7)
             assert metric.summary.of == 1
 
 
@@ -126,7 +131,7 @@ def test_probabilities_of_several_labels_are_read_as_their_logits():
     from_logits.update(s, y, weights)
     from_probs.update(s.sigmoid(), y, weights)
     assert from_probs.summary.has_clusters
-    assert float(from_probs.compute()["ece"]) == pytest.approx(float(from_logits.compute()["ece"]), abs=1e-6)
+    assert float(from_probs.compute()) == pytest.approx(float(from_logits.compute()), abs=1e-6)
 
 
 def test_number_of_bins_is_used():
@@ -149,10 +154,10 @@ def test_single_probabilities_given_as_logits_are_refused_over_all_updates():
     with refused("probs_as_logits"):
         metric.compute()
     metric.update(torch.tensor([-3.0]), torch.tensor([0]))
-    assert 0 <= float(metric.compute()["ece"]) <= 1
+    assert 0 <= float(metric.compute()) <= 1
     metric = CalibrationMetric("ece", binary=True, logits=True)
     metric.update(p, y)
-    assert 0 <= float(metric.compute()["ece"]) <= 1
+    assert 0 <= float(metric.compute()) <= 1
 
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
@@ -179,8 +184,8 @@ def test_evidence_of_probabilities_is_a_state():
 def test_forward_does_not_judge_a_batch_alone():
     metric = CalibrationMetric("ece", binary=True)
     for s in torch.tensor([-3.0, 2.0]), torch.tensor([0.1, 0.2, 0.3, 0.4]):
-        assert 0 <= float(metric(s, torch.arange(len(s)) % 2)["ece"]) <= 1
-    assert 0 <= float(metric.compute()["ece"]) <= 1
+        assert 0 <= float(metric(s, torch.arange(len(s)) % 2)) <= 1
+    assert 0 <= float(metric.compute()) <= 1
 
 
 @pytest.mark.parametrize(("name", "code"), [("eze", "unknown_method"), ("auroc", "summary_only")])
@@ -192,3 +197,33 @@ def test_metrics_are_checked_before_the_first_epoch(name, code):
 @pytest.mark.filterwarnings("ignore:The ``compute`` method")
 def test_metrics_of_no_examples_are_nan():
     assert all(value.isnan() for value in CalibrationMetric().compute().values())
+
+
+@pytest.mark.parametrize("settings", [{"ignore_index": 0}, {"bins": 10}, {"of": 1}, {"num_examples": 5}], ids=str)
+def test_metrics_of_different_settings_never_share_a_state(settings):
+    """Their states can be equal after a first batch, for example one without the label that one of them ignores."""
+    g = torch.Generator().manual_seed(1)
+    logits, labels = torch.randn(60, 3, generator=g), torch.randint(3, (60,), generator=g)
+    first = labels != 0
+
+    def make():
+        return {"base": CalibrationMetric("ece"), "changed": CalibrationMetric("ece", **settings)}
+
+    collection, separate = torchmetrics.MetricCollection(make()), make()
+    for rows in first, ~first:
+        for metric in collection, *separate.values():
+            metric.update(logits[rows], labels[rows])
+    assert len(collection.compute_groups) == 2
+    values = collection.compute()
+    for name, metric in separate.items():
+        assert float(values[name]) == float(metric.compute())
+
+
+def test_one_name_is_a_scalar_and_several_are_a_dictionary():
+    p = draw()
+    scalar, table = CalibrationMetric("ece"), CalibrationMetric("ece", "nll")
+    for metric in scalar, table:
+        metric.update(p.logits, p.labels)
+    assert scalar.compute().shape == ()
+    assert set(table.compute()) == {"ece", "nll"}
+    assert float(table.compute()["ece"]) == float(scalar.compute())

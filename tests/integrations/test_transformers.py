@@ -9,6 +9,7 @@ pytest.importorskip("accelerate")
 from refusals import refused
 from transformers import (
     BertConfig,
+    BertForMaskedLM,
     BertForSequenceClassification,
     BertForTokenClassification,
     BertLMHeadModel,
@@ -19,12 +20,19 @@ from transformers import (
     Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
     Trainer,
     TrainingArguments,
+    XLNetConfig,
+    XLNetLMHeadModel,
 )
+from two_processes import run_two_processes
 
 from calibrant import Predictions, losses, metrics
-from calibrant.integrations.transformers import CalibrationTrainerCallback, LinearLossTrainer
+from calibrant.integrations.transformers import CalibrationTrainerCallback, LinearLossTrainer, predicts_next_token
 from calibrant.nn import Criterion
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and accelerate
@@ -130,7 +138,7 @@ def test_token_labels_ignore_padding(tmp_path):
 
 
 def test_accumulated_batches_are_divided_by_all_their_items():
-    calibration = CalibrationTrainerCallback("cross_entropy")
+    calibration = CalibrationTrainerCallback("cross_entropy", shift_labels=False)
     logits = torch.randn(4, 7, 3, generator=torch.Generator().manual_seed(0))
     labels = torch.randint(3, (4, 7), generator=torch.Generator().manual_seed(0))
     labels[0, 3:] = -100
@@ -277,3 +285,171 @@ def test_models_whose_logits_are_not_linear_are_refused(kind, config, options, t
     args = TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True)
     with refused("not_linear"):
         LinearLossTrainer(model=model, args=args)
+
+
+SMALL_BERT = {
+    "vocab_size": 20,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 8,
+}
+
+
+def llama():
+    sizes = {name: size for name, size in SMALL_BERT.items() if name != "max_position_embeddings"}
+    return LlamaForCausalLM(LlamaConfig(**sizes, pad_token_id=0, bos_token_id=1, eos_token_id=2))
+
+
+def t5():
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    return T5ForConditionalGeneration(T5Config(vocab_size=20, **sizes, dropout_rate=0, decoder_start_token_id=0))
+
+
+def xlnet():
+    return XLNetLMHeadModel(XLNetConfig(vocab_size=20, d_model=16, n_layer=1, n_head=2, d_inner=16))
+
+
+TEXT_MODELS = {
+    "gpt2": (lambda: language_model(), True),
+    "llama": (llama, True),
+    "bert_decoder": (lambda: BertLMHeadModel(BertConfig(**SMALL_BERT, is_decoder=True)), True),
+    "t5": (t5, False),
+    "masked_bert": (lambda: BertForMaskedLM(BertConfig(**SMALL_BERT)), False),
+    "token_classifier": (lambda: network(BertForTokenClassification), False),
+    "xlnet": (xlnet, False),  # a causal model whose own loss does not shift
+}
+
+
+@pytest.mark.parametrize("name", TEXT_MODELS)
+def test_the_loss_of_a_model_tells_whether_it_predicts_the_next_token(name):
+    make, expected = TEXT_MODELS[name]
+    torch.manual_seed(0)
+    assert predicts_next_token(make()) is expected
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "masked_bert"])
+def test_trainer_reports_the_loss_of_the_model_itself(name, tmp_path):
+    torch.manual_seed(0)
+    model = TEXT_MODELS[name][0]()
+    ids = torch.randint(1, 20, (10, 7), generator=torch.Generator().manual_seed(0))
+    labels = ids.clone()
+    labels[::2, 4:] = -100
+    data = [{"input_ids": row, "labels": row_labels} for row, row_labels in zip(ids, labels, strict=True)]
+    if name == "t5":  # as `DataCollatorForSeq2Seq(model=model)` adds them
+        for example in data:
+            example["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(example["labels"][None])[0]
+    args = TrainingArguments(
+        output_dir=str(tmp_path), report_to=[], use_cpu=True, per_device_eval_batch_size=10, label_names=["labels"]
+    )
+    calibration = CalibrationTrainerCallback("cross_entropy", ["nll", "accuracy"])
+    options = {"compute_loss_func": calibration.compute_loss, "compute_metrics": calibration.compute_metrics}
+    values = Trainer(model=model, args=args, eval_dataset=data, callbacks=[calibration], **options).evaluate()
+    plain_loss = Trainer(model=model, args=args, eval_dataset=data).evaluate()["eval_loss"]
+    with torch.no_grad():
+        outputs = model.eval()(input_ids=ids, labels=labels)
+    assert values["eval_loss"] == pytest.approx(plain_loss, abs=1e-5)
+    assert values["eval_nll"] == pytest.approx(float(outputs.loss), abs=1e-5)
+    assert float(calibration.compute_loss({"logits": outputs.logits}, labels)) == pytest.approx(
+        float(outputs.loss), abs=1e-5
+    )
+
+
+def successor_texts(seed, n):
+    """Texts in which each token determines the next."""
+    tokens = [torch.randint(0, 19, (n,), generator=torch.Generator().manual_seed(seed))]
+    for _ in range(6):
+        tokens.append((2 * tokens[-1] + 3) % 19)
+    return [{"input_ids": row, "labels": row} for row in torch.stack(tokens, 1)]
+
+
+def test_focal_loss_teaches_the_next_token(tmp_path):
+    calibration = CalibrationTrainerCallback("focal(gamma=2)", ["accuracy"])
+    args = TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=80,
+        per_device_train_batch_size=32,
+        learning_rate=2e-2,
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+        seed=0,
+    )
+    run = Trainer(
+        model=language_model(),
+        args=args,
+        train_dataset=successor_texts(0, 200),
+        eval_dataset=successor_texts(1, 50),
+        compute_loss_func=calibration.compute_loss,
+        compute_metrics=calibration.compute_metrics,
+        callbacks=[calibration],
+    )
+    run.train()
+    ids = torch.stack([example["input_ids"] for example in run.eval_dataset])
+    with torch.no_grad():
+        predicted = run.model.eval()(input_ids=ids).logits.argmax(-1)
+    accuracy = float((predicted[:, :-1] == ids[:, 1:]).float().mean())
+    assert accuracy > 0.9
+    assert run.evaluate()["eval_accuracy"] == pytest.approx(accuracy, abs=1e-6)
+
+
+def test_tokens_of_an_unknown_model_are_refused_until_told():
+    logits, labels = torch.randn(2, 5, 3), torch.ones(2, 5, dtype=torch.int64)
+    with refused("unknown_shift"):
+        CalibrationTrainerCallback("focal").compute_loss({"logits": logits}, labels)
+    for shift, expected in (True, logits[:, :-1].flatten(0, 1)), (False, logits.flatten(0, 1)):
+        calibration = CalibrationTrainerCallback("cross_entropy", shift_labels=shift)
+        targets = torch.ones(len(expected), dtype=torch.int64)
+        assert torch.allclose(
+            calibration.compute_loss({"logits": logits}, labels), torch.nn.functional.cross_entropy(expected, targets)
+        )
+
+
+def test_weights_count_alike_in_one_batch_and_in_accumulated_ones():
+    g = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(12, 3, generator=g), torch.randint(3, (12,), generator=g)
+    weight = torch.tensor([1.0, 5.0, 2.0])
+    calibration = CalibrationTrainerCallback("cross_entropy", weight=weight)
+    loss = calibration.compute_loss({"logits": logits}, labels)
+    halves = [calibration.compute_loss({"logits": logits[i::2]}, labels[i::2], torch.tensor(12)) for i in (0, 1)]
+    losses_by_example = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+    assert torch.allclose(loss, (losses_by_example * weight[labels]).mean())
+    assert torch.allclose(sum(halves), loss)
+
+
+def test_soft_labels_are_one_position_each():
+    g = torch.Generator().manual_seed(0)
+    logits, soft = torch.randn(6, 3, generator=g), torch.rand(6, 3, generator=g).softmax(-1)
+    calibration = CalibrationTrainerCallback("cross_entropy")
+    expected = torch.nn.functional.cross_entropy(logits, soft)
+    assert torch.allclose(calibration.compute_loss({"logits": logits}, soft), expected)
+    items = (soft != -100).sum()  # as the Trainer counts them
+    assert torch.allclose(calibration.compute_loss({"logits": logits}, soft, items), expected)
+
+
+def test_diverged_logits_give_nan_metrics():
+    calibration = CalibrationTrainerCallback("AdaFocal", ["ece", "nll"])
+    logits = np.zeros((4, 3), np.float32)
+    logits[1, 2] = np.nan
+    with pytest.warns(UserWarning, match="NaN"):
+        values = calibration.compute_metrics(EvalPrediction(predictions=logits, label_ids=np.arange(4) % 3))
+    assert set(values) == {"ece", "nll"}
+    assert np.isnan(list(values.values())).all()
+
+
+def test_adafocal_waits_for_an_epoch_with_an_evaluation(tmp_path):
+    calibration = CalibrationTrainerCallback("AdaFocal(bins=5)", ["ece"])
+    run = trainer(calibration, tmp_path, 2, eval_strategy="steps", eval_steps=5)
+    run.train()  # 3 steps in each epoch, and the only evaluation in the second
+    val = Predictions(*run.predict(run.eval_dataset)[:2])
+    assert not torch.allclose(calibration.criterion.loss.gamma, torch.ones(5, dtype=torch.float64))
+    assert len(val) == 48
+
+
+@pytest.mark.slow
+def test_two_processes_count_every_example_once(tmp_path):
+    outputs = run_two_processes("two_trainers", str(tmp_path))
+    assert [line["labels"] for line in outputs] == [9, 9]
+    assert [line["tokens"] for line in outputs] == [54, 54]

@@ -7,6 +7,7 @@ from refusals import refused
 from torch.nn import functional as F
 
 from calibrant import losses, registry
+from calibrant.registry import LOSSES
 
 
 @pytest.fixture
@@ -308,3 +309,29 @@ def test_weighted_mmce_is_positive_on_calibrated_predictions():
     for form, expected in ("plain", 0.0), ("weighted", 0.8):  # |0.1 - 0.9|
         value = losses.mmce(logits, labels, strength=1.0, form=form, normalization="paper")
         assert (value - losses.cross_entropy(logits, labels)).mean() == pytest.approx(expected, abs=2e-5)
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_class_indices_may_have_any_integer_type(name, dtype):
+    g = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(20, 3, generator=g), torch.randint(3, (20,), generator=g)
+    torch.manual_seed(0)  # mixing is random
+    expected = prepared(name)(logits, labels)
+    torch.manual_seed(0)
+    assert torch.equal(prepared(name)(logits, labels.to(dtype)), expected)
+
+
+@pytest.mark.parametrize("name", sorted(set(LOSSES) - {"acls"}))
+@pytest.mark.parametrize("k", [2, 3])
+def test_a_masked_label_has_a_finite_gradient(name, k):
+    """Masks of float32 are the smallest finite number. The penalty of acls grows with the square of such logits."""
+    logits = torch.zeros(4, k)
+    logits[0, 1] = logits[1, 0] = torch.finfo(torch.float32).min
+    logits.requires_grad_()
+    prepared(name, k)(logits, torch.tensor([1, 1, 0, 0])).sum().backward()
+    assert bool(logits.grad.isfinite().all())
+
+
+def prepared(name, k=3):
+    return losses.for_counts(LOSSES.resolve(name), torch.tensor([9, 6, 5][:k]))

@@ -1,8 +1,15 @@
 """Shared by the adapters: predictions from the outputs of a framework, and metrics by name."""
 
-from collections.abc import Sequence
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch.distributed as dist
+from torch import Tensor
+
+from calibrant import losses
+from calibrant.nn import Criterion
 from calibrant.predictions import Predictions
 from calibrant.registry import METRICS, Method
 
@@ -25,3 +32,48 @@ def named_metrics(names: Sequence[str], prefix: str = "") -> dict[str, Method]:
     """Return metrics by their texts, such as "ece(bins=10)", after the prefix. One text is one metric."""
     names = [names] if isinstance(names, str) else names
     return {f"{prefix}{method}": method for method in map(METRICS.method, names)}
+
+
+def evaluate_metrics(
+    metrics: Mapping[str, Method], make_predictions: Callable[[], Predictions], logits: Iterable[Tensor]
+) -> tuple[dict[str, float], Predictions | None]:
+    """Return the value of each metric, and the predictions.
+
+    A network that has diverged must not end the program that trains it: with NaN in the logits, all values are NaN, a
+    warning says so, and there are no predictions.
+    """
+    if num_nan := sum(int(batch.isnan().any(1).sum()) for batch in logits if batch.ndim > 1):
+        warnings.warn(f"The logits of {num_nan} examples contain NaN, so calibration metrics are NaN.", stacklevel=2)
+        return dict.fromkeys(metrics, math.nan), None
+    p = make_predictions()
+    return {name: float(metric(p)) for name, metric in metrics.items()}, p
+
+
+def advance(criterion: Criterion, epoch: int, val: Predictions | None) -> None:
+    """Advance a loss with state after an epoch. A loss that learns from validation waits for an epoch that has one."""
+    if val is not None or not losses.needs_validation(criterion.loss):
+        criterion.after_epoch(epoch, val)
+
+
+def num_processes() -> int:
+    """Return the number of processes that train or evaluate together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def num_process_examples(num_examples: int, rank: int, processes: int) -> int:
+    """Return how many of `num_examples` a process has if example i belongs to process i modulo their number.
+
+    `DistributedSampler` gives every process equally many, by copies at the end.
+
+    >>> num_process_examples(9, 0, 2), num_process_examples(9, 1, 2)
+    (5, 4)
+    """
+    return max(0, -((rank - num_examples) // processes))
+
+
+def warn_padding_counts(remedy: str) -> None:
+    """Warn that copies of examples, which samplers add to give all processes equally many, are counted."""
+    warnings.warn(
+        f"Examples that a sampler has copied, to give all processes equally many, are counted twice. Try {remedy}.",
+        stacklevel=3,
+    )

@@ -1,18 +1,28 @@
 """Lightning: a callback that logs calibration metrics of every validation, and advances losses with state."""
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
+from torch.utils.data import DistributedSampler, IterableDataset
 
 from calibrant import losses
 from calibrant._validation.arrays import to_tensor
 from calibrant.collecting import join_predictions, predictions_of_batches
-from calibrant.integrations._common import DEFAULT_METRICS, named_metrics
+from calibrant.integrations._common import (
+    DEFAULT_METRICS,
+    advance,
+    evaluate_metrics,
+    named_metrics,
+    num_process_examples,
+    num_processes,
+    warn_padding_counts,
+)
 from calibrant.nn import Criterion
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
@@ -23,8 +33,10 @@ class CalibrationCallback(Callback):
 
     The module keeps its loss as a submodule, `self.criterion = Criterion("AdaFocal")`, so that checkpoints contain its
     state. Its `validation_step` returns `{"logits": ..., "labels": ...}`. Metrics and losses use all predictions of
-    the first validation loader, from all processes. A loss with state is advanced once per epoch, when training on it
-    ends, by the last validation within it.
+    the first validation loader, from all processes. Copies of examples that a `DistributedSampler` adds, to give all
+    processes equally many, are left out; a warning says so if another sampler may have added some. A loss with state is
+    advanced once per epoch, when training on it ends, by the last validation within it. AdaFocal stays as it is after
+    an epoch without validation.
 
     Args:
         metrics: Names as in a study file. "ece" is logged as "val_ece" and can be monitored.
@@ -49,11 +61,30 @@ class CalibrationCallback(Callback):
         self._batches: list[tuple[Tensor, Tensor]] = []
         self._val: Predictions | None = None
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the number of epochs of losses that follow a schedule."""
-        if trainer.max_epochs is not None and trainer.max_epochs > 0:
-            for criterion in _criteria(pl_module):
-                criterion.loss = losses.for_epochs(criterion.loss, trainer.max_epochs)
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Set the number of epochs of losses that follow a schedule.
+
+        Raises:
+            InputError: If a loss needs the number of epochs, and the Trainer stops after a time or never, or if a loss
+                needs validation, and there is none. With `limit_val_batches=0`, a warning says so instead.
+        """
+        epochs = _num_epochs(trainer)
+        for criterion in _criteria(pl_module):
+            criterion.is_advanced = True  # by this callback
+            if epochs is not None:
+                criterion.loss = losses.for_epochs(criterion.loss, epochs)
+            elif losses.for_epochs(criterion.loss, 1) is not criterion.loss:
+                raise InputError(
+                    f"Expected max_epochs or max_steps for {criterion}, got neither. Try Scheduled(epochs=...).",
+                    code="num_epochs",
+                )
+            if losses.needs_validation(criterion.loss) and not sum(trainer.num_val_batches):
+                if trainer.limit_val_batches != 0:
+                    raise InputError(
+                        f"Expected validation data for {criterion}, got none. Try fit(module, train, val).",
+                        code="no_validation",
+                    )
+                warnings.warn(f"{criterion} stays as in its first epoch without validation.", stacklevel=2)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop the predictions of the previous validation."""
@@ -83,21 +114,58 @@ class CalibrationCallback(Callback):
         """Log the metrics of all predictions."""
         if trainer.sanity_checking:  # a few batches before the training
             return
-        batches = self._batches
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            batches_by_process: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(batches_by_process, batches)  # fills the list
-            batches = list(chain(*batches_by_process))
+        batches = _gather_batches(self._batches, trainer)
         if not batches:
             return
-        self._val = join_predictions(self.make_predictions(batches))
-        pl_module.log_dict({name: metric(self._val).float() for name, metric in self.metrics.items()})
+        values, self._val = evaluate_metrics(
+            self.metrics,
+            lambda: join_predictions(self.make_predictions(batches)),
+            [logits for logits, _ in batches],
+        )
+        pl_module.log_dict(values)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Advance every loss with state."""
         for criterion in _criteria(pl_module):
-            criterion.after_epoch(trainer.current_epoch, self._val)
+            advance(criterion, trainer.current_epoch, self._val)
         self._val = None
+
+
+def _num_epochs(trainer: Trainer) -> int | None:
+    """Return the number of epochs of a training, or None if it ends after a time or never."""
+    limits = [float(trainer.max_epochs)] if trainer.max_epochs is not None and trainer.max_epochs > 0 else []
+    if trainer.max_steps > 0 and math.isfinite(trainer.num_training_batches):
+        steps = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
+        limits.append(math.ceil(trainer.max_steps / steps))
+    return int(min(limits)) if limits else None
+
+
+def _gather_batches(batches: list[tuple[Tensor, Tensor]], trainer: Trainer) -> list[tuple[Tensor, Tensor]]:
+    """Return the batches of all processes, without the copies that pad the data of a `DistributedSampler`."""
+    if num_processes() == 1:
+        return batches
+    loader: Any = trainer.val_dataloaders
+    while isinstance(loader, Mapping | list | tuple):
+        loader = next(iter(loader.values() if isinstance(loader, Mapping) else loader))  # pyright: ignore
+    sampler = getattr(loader, "sampler", None)
+    if isinstance(sampler, DistributedSampler):
+        num_examples: int = len(sampler.dataset)  # pyright: ignore
+        batches = _first_examples(batches, num_process_examples(num_examples, sampler.rank, sampler.num_replicas))
+    elif not isinstance(getattr(loader, "dataset", None), IterableDataset):
+        warn_padding_counts("use_distributed_sampler=True, or a DistributedSampler")
+    batches_by_process: list[Any] = [None] * num_processes()
+    dist.all_gather_object(batches_by_process, batches)  # fills the list
+    return [batch for part in batches_by_process for batch in part]
+
+
+def _first_examples(batches: list[tuple[Tensor, Tensor]], num_examples: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the first examples of a list of batches."""
+    first_batches: list[tuple[Tensor, Tensor]] = []
+    for logits, labels in batches:
+        if num_examples > 0:
+            first_batches.append((logits[:num_examples], labels[:num_examples]))
+        num_examples -= len(labels)
+    return first_batches
 
 
 def _criteria(module: LightningModule) -> list[Criterion]:

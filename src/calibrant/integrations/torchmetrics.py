@@ -1,13 +1,20 @@
 """torchmetrics: calibration errors in bounded memory, the same for any number of processes."""
 
+import hashlib
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import Metric
 
 from calibrant._validation.scores import SingleScoreEvidence
-from calibrant.integrations._common import predictions_from_scores
+from calibrant.integrations._common import (
+    num_process_examples,
+    num_processes,
+    predictions_from_scores,
+    warn_padding_counts,
+)
 from calibrant.metrics import Summary
 from calibrant.predictions import EventSelector, Predictions
 
@@ -16,8 +23,9 @@ class CalibrationMetric(Metric):
     """A `metrics.Summary` as a torchmetrics metric.
 
     The state is 3.3 MB of integers for any number of examples. Processes synchronize by adding it, so that the result
-    is the same to the last bit for any number of processes and any batches. `compute` returns a dictionary of the named
-    metrics; `calibrant.measure(metric.summary)` has all of them with intervals.
+    is the same to the last bit for any number of processes and any batches. `compute` returns the value of a
+    single name, which `LightningModule.log` accepts, or a dictionary of several. `calibrant.measure(metric.summary)`
+    has all metrics with intervals. In a `MetricCollection`, metrics with equal settings share one state.
 
     Args:
         names: Metrics that a summary supports, such as "ece" or "nll".
@@ -29,6 +37,9 @@ class CalibrationMetric(Metric):
             they were right.
         logits: Accept `binary` logits that all lie in [0, 1]. Otherwise `compute` refuses them if they do in all
             updates.
+        num_examples: Number of examples, or images, of the data set. With several processes, `DistributedSampler`
+            copies some of them, to give all processes equally many; they are then left out. Without it, `compute` warns
+            that they are counted.
         kwargs: Options of `torchmetrics.Metric`.
 
     >>> metric = CalibrationMetric("accuracy", "ece")
@@ -36,7 +47,7 @@ class CalibrationMetric(Metric):
     >>> metric.compute()
     {'accuracy': tensor(0.7500, dtype=torch.float64), 'ece': tensor(0.2500, dtype=torch.float64)}
     >>> CalibrationMetric("ece", binary=True, probs=True)(torch.full((4,), 0.5), torch.tensor([0, 0, 0, 1]))
-    {'ece': tensor(0.2500, dtype=torch.float64)}
+    tensor(0.2500, dtype=torch.float64)
     """
 
     full_state_update = False
@@ -51,6 +62,7 @@ class CalibrationMetric(Metric):
         binary: bool = False,
         probs: bool = False,
         logits: bool = False,
+        num_examples: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -58,11 +70,16 @@ class CalibrationMetric(Metric):
         self.bins, self.ignore_index, self.binary, self.probs = bins, ignore_index, binary, probs
         self.of: EventSelector = (1 if binary else "top") if of is None else of
         self._checks_scores, self._is_in_forward = binary and not (probs or logits), False
+        self.num_examples, self._num_seen = num_examples, 0
         empty = Summary.empty(bins=bins, of=self.of)
         for name in self.names:
             empty[name]  # refuses an unknown metric, or one that needs every prediction, before the first epoch
         # A summary has slots of clusters, (3, sums, slots, bins), or None, which a state cannot be: zeros stand for it
         no_slots = torch.zeros(3, len(empty.sums[0]), Summary.NUM_SLOTS, bins, dtype=torch.int64)
+        # `MetricCollection` lets metrics with equal states share them from then on, so settings are part of the state
+        settings = (bins, self.of, ignore_index, binary, probs, logits, num_examples)
+        digest = hashlib.sha256(repr(settings).encode()).digest()
+        self.add_state("settings", torch.tensor(list(digest)), dist_reduce_fx="max")
         # The integers hold 26 bits each, so that their sum over processes does not overflow
         self.add_state("sums", empty.sums, dist_reduce_fx="sum")
         self.add_state("cells", empty.cells, dist_reduce_fx="sum")
@@ -72,7 +89,7 @@ class CalibrationMetric(Metric):
         self.add_state("scores_inside", torch.tensor(0), dist_reduce_fx="sum")
         self.add_state("any_score_outside", torch.tensor(0), dist_reduce_fx="max")
 
-    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor | dict[str, Tensor]:
         """Add a batch, and return its values. `compute` alone refuses probabilities, by all batches."""
         self._is_in_forward = True
         try:
@@ -82,7 +99,8 @@ class CalibrationMetric(Metric):
 
     def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Add a batch of logits (n, k, d1, ...) with labels (n, d1, ...), validated like `Predictions`."""
-        if self.ignore_index is not None and bool((labels == self.ignore_index).all()):
+        logits, labels, weights = self._without_copies(logits, labels, weights)
+        if not len(labels) or (self.ignore_index is not None and bool((labels == self.ignore_index).all())):
             return  # predictions need an example
         self._store(self.summary.add(self._to_predictions(logits, labels, weights)))
 
@@ -103,15 +121,35 @@ class CalibrationMetric(Metric):
             scores = scores.unsqueeze(1)  # the axis of classes
         return Predictions.from_probs(scores, labels, weights, ignore_index=self.ignore_index)
 
-    def compute(self) -> dict[str, Tensor]:
-        """Return the named values over all processes."""
+    def _without_copies(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the examples of a batch that are not copies, by their position in the data of this process."""
+        if self.num_examples is None or num_processes() == 1:
+            return logits, labels, weights
+        limit = num_process_examples(self.num_examples, dist.get_rank(), num_processes()) - self._num_seen
+        limit = max(limit, 0)
+        self._num_seen += len(labels)
+        return logits[:limit], labels[:limit], None if weights is None else weights[:limit]
+
+    def reset(self) -> None:
+        """Forget all examples."""
+        super().reset()
+        if not self._is_in_forward:  # which resets the state for the values of a batch
+            self._num_seen = 0
+
+    def compute(self) -> Tensor | dict[str, Tensor]:
+        """Return the values over all processes: of the single name, or by name."""
+        if self.num_examples is None and num_processes() > 1 and not self._is_in_forward:
+            warn_padding_counts("num_examples=, the number of examples of the data set")
         if self._checks_scores and not self._is_in_forward:
             state: Any = self
             evidence = SingleScoreEvidence()
             evidence.num_inside, evidence.any_outside = int(state.scores_inside), bool(state.any_score_outside)
             evidence.check("probs=True")
         summary = self.summary
-        return {name: torch.tensor(summary[name], dtype=torch.float64, device=self.device) for name in self.names}
+        values = {name: torch.tensor(summary[name], dtype=torch.float64, device=self.device) for name in self.names}
+        return values[self.names[0]] if len(self.names) == 1 else values
 
     @property
     def summary(self) -> Summary:

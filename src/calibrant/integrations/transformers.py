@@ -1,16 +1,22 @@
 """Transformers: any loss for the `Trainer`, with state or in chunks, and calibration metrics of every evaluation."""
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from calibrant import losses
 from calibrant._validation.arrays import to_tensor
-from calibrant.integrations._common import DEFAULT_METRICS, named_metrics, predictions_from_scores
+from calibrant.integrations._common import (
+    DEFAULT_METRICS,
+    advance,
+    evaluate_metrics,
+    named_metrics,
+    predictions_from_scores,
+)
 from calibrant.nn import Criterion, linear_loss
 from calibrant.predictions import Predictions
 from calibrant.types import InputError, Loss
@@ -18,6 +24,7 @@ from calibrant.types import InputError, Loss
 __all__ = ["CalibrationTrainerCallback", "LinearLossTrainer"]
 
 STATE_KEY = "calibrant"  # of the loss's state in trainer_state.json
+NUM_PROBE_TOKENS = 4
 
 
 class CalibrationTrainerCallback(TrainerCallback):
@@ -31,6 +38,10 @@ class CalibrationTrainerCallback(TrainerCallback):
             callbacks=[calibration],
         )
 
+    A causal language model is trained and evaluated on the next tokens: the label of a position is the token after it,
+    as in the model's own loss. Models of tokens, masked tokens and translations keep their labels. The loss that the
+    model itself returns for a few tokens tells which kind it is.
+
     A loss with state is advanced once per epoch by the evaluation at its end (`eval_strategy="epoch"`), or by the last
     one within it. Its state is stored in the `trainer_state.json` of checkpoints, and restored by
     `train(resume_from_checkpoint=...)`.
@@ -38,11 +49,14 @@ class CalibrationTrainerCallback(TrainerCallback):
     Args:
         loss: Loss, by name or as a function.
         metrics: Names as in a study file.
-        weight: As for `Criterion`.
+        weight: Weight of each class (k). The weighted losses are divided by the number of labels, as the Trainer counts
+            them over accumulated batches and processes, and not by their total weight as in `Criterion`. Weights with a
+            mean of 1 over the training labels keep the scale.
         binary: Every logit is an event of its own, as with `num_labels=1` or several labels per text.
         alpha: As for `Criterion`.
         logits: Accept `binary` scores that all lie in [0, 1]. Otherwise they are refused as probabilities.
         ignore_index: Label of positions to leave out.
+        shift_labels: Whether logits of tokens predict the next token; default: as in the model's own loss.
     """
 
     def __init__(
@@ -55,9 +69,13 @@ class CalibrationTrainerCallback(TrainerCallback):
         alpha: float | None = None,
         logits: bool = False,
         ignore_index: int = -100,
+        shift_labels: bool | None = None,
     ) -> None:
-        self.criterion = Criterion(loss, weight=weight, binary=binary, alpha=alpha, ignore_index=ignore_index)
+        self.criterion = Criterion(
+            loss, reduction="sum", weight=weight, binary=binary, alpha=alpha, ignore_index=ignore_index
+        )
         self.logits = logits
+        self.shift_labels = shift_labels
         self.metrics = named_metrics(metrics)
         self._val: Predictions | None = None
         self._awaits_evaluation = False  # for the evaluation at the end of an epoch
@@ -65,52 +83,95 @@ class CalibrationTrainerCallback(TrainerCallback):
     def compute_loss(
         self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Return the mean loss, or the sum over `num_items_in_batch` if it is given.
+        """Return the loss of all labels over their number, or over `num_items_in_batch` if it is given.
 
         The Trainer counts all labels except -100, over all accumulated batches. If `ignore_index` differs from -100,
         the count is multiplied by the share of these labels in this batch that are not ignored.
 
         Raises:
-            InputError: If the Trainer found no labels.
+            InputError: If the Trainer found no labels, or it is unknown whether they are those of the next tokens.
         """
         if labels is None:
             raise _no_labels_error()
-        logits = outputs["logits"] if "logits" in outputs else outputs[0]
-        logits = self._move_classes_to_axis_1(logits, labels.ndim)
+        logits, labels = self._align(outputs["logits"] if "logits" in outputs else outputs[0], labels)
         criterion = self.criterion.to(logits.device)
-        criterion.reduction = "mean" if num_items_in_batch is None else "sum"
         loss = criterion(logits, labels)
+        num_used = self._used_positions(labels).sum().clamp_min(1)
         if num_items_in_batch is None:
-            return loss
-        num_used = (labels != criterion.ignore_index).sum().clamp_min(1)
+            return loss / num_used
         num_counted = (labels != -100).sum().clamp_min(1)
-        used_share = num_used / num_counted
-        return loss / (num_items_in_batch * used_share)
+        return loss / (num_items_in_batch * (num_used / num_counted))
+
+    def _used_positions(self, labels: Tensor) -> Tensor:
+        """Return which positions have a label. Soft labels of several classes have one position."""
+        if labels.is_floating_point():
+            return (
+                ~labels.isnan() & (labels != self.criterion.ignore_index)
+                if self.criterion.binary
+                else labels[:, 0] >= 0
+            )
+        return labels != self.criterion.ignore_index
 
     def compute_metrics(self, evaluation: EvalPrediction) -> dict[str, float]:
-        """Return the metrics by name, and keep the predictions for the loss."""
+        """Return the metrics by name, and keep the predictions for the loss. Metrics of NaN logits are NaN."""
         outputs, labels = evaluation.predictions, evaluation.label_ids
-        logits = to_tensor(outputs[0] if isinstance(outputs, tuple) else outputs, "logits")
-        self._val = predictions_from_scores(
-            self._move_classes_to_axis_1(logits, np.ndim(labels)),
-            labels,
-            binary=self.criterion.binary,
-            logits=self.logits,
-            ignore_index=self.criterion.ignore_index,
+        logits, labels = self._align(
+            to_tensor(outputs[0] if isinstance(outputs, tuple) else outputs, "logits"), to_tensor(labels, "labels")
         )
-        return {name: float(metric(self._val)) for name, metric in self.metrics.items()}
+        values, self._val = evaluate_metrics(
+            self.metrics,
+            lambda: predictions_from_scores(
+                logits,
+                labels,
+                binary=self.criterion.binary,
+                logits=self.logits,
+                ignore_index=self.criterion.ignore_index,
+            ),
+            [logits],
+        )
+        return values
 
-    def _move_classes_to_axis_1(self, logits: Tensor, label_ndim: int) -> Tensor:
-        """Move the classes of token logits to axis 1, or give binary logits the shape of the labels."""
+    def _align(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits with the classes on axis 1, and the label that each position predicts.
+
+        Binary logits get the shape of the labels.
+        """
         if self.criterion.binary:
-            return logits.squeeze(-1) if logits.ndim > label_ndim else logits
-        return logits.movedim(-1, 1) if logits.ndim == 3 else logits  # (texts, tokens, classes)
+            return logits.squeeze(-1) if logits.ndim > labels.ndim else logits, labels
+        if logits.ndim != 3:
+            return logits, labels
+        if self.shift_labels is None:  # (texts, tokens, classes)
+            raise InputError(
+                "Expected a model whose own loss tells whether logits predict the next token, got none. Try "
+                "callbacks=[calibration] with a model that returns a loss, or shift_labels=True for causal language "
+                "models and shift_labels=False for others.",
+                code="unknown_shift",
+            )
+        if self.shift_labels:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        return logits.movedim(-1, 1), labels
+
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Find out whether the logits of the Trainer's model predict the next token."""
+        if self.shift_labels is None:
+            self.shift_labels = predicts_next_token(kwargs["model"])
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set the number of epochs of the loss, and restore its state from a checkpoint."""
+        """Set the number of epochs of the loss, and restore its state from a checkpoint.
+
+        Raises:
+            InputError: If the loss needs validation predictions, and the Trainer never evaluates.
+        """
         self._val, self._awaits_evaluation = None, False
+        if args.eval_strategy == "no" and losses.needs_validation(self.criterion.loss):
+            raise InputError(
+                "Expected evaluations for a loss that learns from them, got eval_strategy='no'. Try "
+                "eval_strategy='epoch'.",
+                code="no_validation",
+            )
+        self.criterion.is_advanced = True  # by this callback
         loss = losses.for_epochs(self.criterion.loss, state.num_train_epochs)
         saved: dict[str, Any] = _callback_states(state).get(STATE_KEY, {})
         initial_state = losses.state(loss)
@@ -135,7 +196,8 @@ class CalibrationTrainerCallback(TrainerCallback):
 
     def _advance(self, state: TrainerState) -> None:
         """Tell the loss that an epoch has ended, and put its state where the Trainer's checkpoints save it."""
-        self.criterion.after_epoch(round(state.epoch or 1) - 1, self._val)  # the Trainer counts finished epochs
+        epoch = round(state.epoch or 1) - 1  # the Trainer counts finished epochs
+        advance(self.criterion, epoch, self._val)
         self._val = None
         loss_state = losses.state(self.criterion.loss)
         _callback_states(state)[STATE_KEY] = {
@@ -153,6 +215,52 @@ def _no_labels_error() -> InputError:
 def _callback_states(state: TrainerState) -> dict[str, Any]:
     """Return the states of callbacks that checkpoints save, by a name for each."""
     return state.stateful_callbacks  # pyright: ignore[reportReturnType]
+
+
+def predicts_next_token(model: Any) -> bool | None:
+    """Return whether the loss of a model compares logits with the next label, or None if that cannot be told.
+
+    The model computes its loss of a few tokens with one label, which equals the negative log-likelihood of either the
+    position of the label or the position before it. Encoder-decoder models shift their inputs instead of the labels.
+    """
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return False
+    try:
+        values = _probe_loss(model)
+    except Exception:  # models of other inputs raise exceptions of any type
+        return None
+    if values is None:
+        return None
+    loss, by_position = values
+    errors = (by_position - loss).abs()
+    unshifted, shifted = errors.tolist()
+    if min(unshifted, shifted) > 0.01 * (1 + abs(float(loss))) or unshifted == shifted:
+        return None
+    return shifted < unshifted
+
+
+def _probe_loss(model: Any) -> tuple[Tensor, Tensor] | None:
+    """Return a model's loss of one label, and the negative log-likelihoods at its position and the one before.
+
+    Returns None for models without token embeddings, labels or logits of tokens.
+    """
+    embeddings = model.get_input_embeddings()
+    if not isinstance(embeddings, torch.nn.Embedding) or "labels" not in inspect.signature(model.forward).parameters:
+        return None
+    tokens = torch.arange(1, 1 + NUM_PROBE_TOKENS, device=embeddings.weight.device)[None] % embeddings.num_embeddings
+    labels = torch.full_like(tokens, -100)
+    labels[0, 1] = 0  # a class of every model
+    was_training = model.training
+    model.eval()  # without dropout, the loss equals that of the logits
+    try:
+        with torch.no_grad():
+            outputs = model(input_ids=tokens, labels=labels)
+    finally:
+        model.train(was_training)
+    logits, loss = outputs["logits"], outputs["loss"]
+    if logits.shape[:-1] != tokens.shape:
+        return None
+    return loss.double(), -logits[0, [1, 0]].double().log_softmax(-1)[:, 0].to(loss.device)
 
 
 class LinearLossTrainer(Trainer):

@@ -7,7 +7,7 @@ logit per event.
 
 from calibrant.losses import _adaptive, _batch_penalties, _focal, _long_tail, _penalties, _proper
 from calibrant.losses._adaptive import *
-from calibrant.losses._adaptive import for_epochs, restore_state, state
+from calibrant.losses._adaptive import for_epochs, needs_validation, restore_state, state
 from calibrant.losses._batch_penalties import *
 from calibrant.losses._focal import *
 from calibrant.losses._long_tail import *
@@ -18,7 +18,8 @@ from calibrant.losses._proper import *
 from calibrant.registry import LOSSES
 
 register = LOSSES.register
-__all__ = ["MixedBatch", "Mixup", "RegMixup", "for_counts", "for_epochs", "register", "restore_state", "state"]
+__all__ = ["MixedBatch", "Mixup", "RegMixup", "for_counts", "for_epochs", "needs_validation", "register"]
+__all__ += ["restore_state", "state"]
 __all__ += _adaptive.__all__
 __all__ += _batch_penalties.__all__
 __all__ += _focal.__all__

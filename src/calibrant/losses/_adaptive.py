@@ -187,8 +187,16 @@ class AdaFocal:
         if self.every is not None:
             return self
         if val is None:
-            raise InputError("Expected validation predictions after the epoch, got None.", code="no_validation")
+            raise InputError(
+                "Expected validation predictions after the epoch, got None. Try after_epoch(epoch, val).",
+                code="no_validation",
+            )
         return self.update(val)
+
+    @property
+    def needs_validation(self) -> bool:
+        """Whether `after_epoch` needs validation predictions."""
+        return self.every is None
 
     def is_due(self, batch: int) -> bool:
         """Return whether gammas change after this batch of an epoch, counted from 0."""
@@ -244,6 +252,15 @@ def restore_state(loss: AnyLoss, saved: Mapping[str, Any]) -> AnyLoss:
     if not current:  # a loss without state has no method with_state_dict
         return loss
     return loss.with_state_dict(saved)  # pyright: ignore
+
+
+def needs_validation(loss: Any) -> bool:
+    """Return whether the method `after_epoch` of a loss needs validation predictions.
+
+    >>> needs_validation(AdaFocal()), needs_validation(Scheduled())
+    (True, False)
+    """
+    return bool(getattr(loss, "needs_validation", False))
 
 
 def for_epochs(loss: AnyLoss, epochs: int) -> AnyLoss:

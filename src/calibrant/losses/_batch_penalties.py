@@ -1,7 +1,8 @@
 """Cross-entropy plus the calibration error of the batch, which is one number added to the loss of every sample.
 
-The mean over the batch is mean cross-entropy + strength * penalty. `weights` count samples in the penalty, as in
-metrics; weight 0 leaves one out. The caller weights the losses themselves.
+The mean over the batch is mean cross-entropy + strength * penalty. With several processes, or accumulated batches, each
+batch has a penalty of its own, so that the loss depends on their number and size. `weights` count samples in the
+penalty, as in metrics; weight 0 leaves one out. The caller weights the losses themselves.
 """
 
 from typing import Literal
@@ -33,7 +34,8 @@ def mmce(
 
     With confidence r, correctness c, kernel $k(r, r') = e^{-|r - r'| / width}$ and m correct among n predictions of the
     batch, the penalty is $\sqrt{\sum_{ij} v_i v_j k(r_i, r_j)}$. It is evaluated in float64, in O(n log n) for
-    widths of at least 0.002. Equals cross-entropy at strength 0.
+    widths of at least 0.002. Equals cross-entropy at strength 0. With several processes, the penalty is that of the
+    batch of each process.
 
     Args:
         logits: Unnormalized log-probabilities (n, k).
@@ -73,7 +75,8 @@ def dca(logits: Logits, labels: Targets, *, strength: float = 1.0, weights: PerE
     r"""Compute cross-entropy plus the gap of confidence and accuracy, $|\bar r - \bar c|$ (Liang et al. 2020).
 
     $\bar r$ and $\bar c$ are the means over the batch of confidence and correctness, with `weights` (n) if given.
-    Equals cross-entropy at strength 0. The default strength is the one in the code of Hebbalaguppe et al. (2022).
+    Equals cross-entropy at strength 0. The default strength is the one in the code of Hebbalaguppe et al. (2022). With
+    several processes, the penalty is that of the batch of each process.
 
     >>> dca(torch.zeros(1, 2), torch.tensor([0]))
     tensor([1.1931])
@@ -94,7 +97,8 @@ def mdca(
     r"""Compute focal loss plus the class-wise gap of the batch (Hebbalaguppe et al. 2022).
 
     The penalty is $\frac{1}{k} \sum_j |\bar p_j - \bar 1[y = j]|$ over the k classes j: the mean probability of a class
-    in the batch against its frequency. Equals focal loss at strength 0.
+    in the batch against its frequency. Equals focal loss at strength 0. With several processes, the penalty is that of
+    the batch of each process.
 
     Args:
         logits: Unnormalized log-probabilities (n, k).
@@ -106,14 +110,14 @@ def mdca(
     >>> mdca(torch.zeros(1, 2), torch.tensor([0]))
     tensor([1.1931])
     """
-    check_labels(logits, labels)
+    labels = check_labels(logits, labels)
     p = logits.softmax(-1)
     share = torch.full_like(p[:, 0], 1 / len(p)) if weights is None else (weights / weights.sum()).to(p)
     if labels.is_floating_point():
-        frequency = share @ labels.to(p)
+        frequency = (share[:, None] * labels.to(p)).sum(0)  # no matrix product, which autocast would round
     else:
         frequency = torch.zeros_like(p[0]).index_add(0, labels, share)
-    class_gap = (share @ p - frequency).abs()  # mean probability against frequency, (k)
+    class_gap = ((share[:, None] * p).sum(0) - frequency).abs()  # mean probability against frequency, (k)
     return focal(logits, labels, gamma=gamma) + strength * class_gap.mean()
 
 
@@ -133,7 +137,8 @@ def soft_ece(
     The confidence r belongs to the bin with center $\xi_b = (b - 1/2) / M$ by the share softmax$_b(-(r - \xi_b)^2 /
     T)$. With bin sizes S, accuracies A and confidences C under these shares, the penalty is
     $(\sum_b \frac{S_b}{n} |A_b - C_b|^q)^{1/q}$, which approaches the error of equal-width bins as T goes to 0. Equals
-    cross-entropy at strength 0. The defaults were not checked against the paper's tables.
+    cross-entropy at strength 0. The defaults were not checked against the paper's tables. With several processes, the
+    penalty is that of the batch of each process.
 
     Args:
         logits: Unnormalized log-probabilities (n, k).
@@ -171,7 +176,8 @@ def avuc(
     $\log(1 + \frac{n_{AU} + n_{IC}}{n_{AC} + n_{IU}})$. The terms are sums over the batch: $n_{AC}$ of r (1 - t) over
     right and certain predictions, $n_{AU}$ of r t over right and uncertain ones, $n_{IC}$ of (1 - r)(1 - t) over wrong
     and certain ones, and $n_{IU}$ of (1 - r) t over wrong and uncertain ones. The 1e-10 of the authors' code is added
-    to the sums. Equals cross-entropy at strength 0.
+    to the sums. Equals cross-entropy at strength 0. With several processes, the penalty is that of the batch of each
+    process.
 
     Args:
         logits: Unnormalized log-probabilities (n, k).
@@ -207,7 +213,7 @@ def _confidence(logits: Logits, labels: Targets, weights: PerExample | None) -> 
     Float64, because penalties are differences of nearly equal sums. Under a soft label, correctness is the probability
     that it gives to the predicted class.
     """
-    check_labels(logits, labels)
+    labels = check_labels(logits, labels)
     predicted = logits.argmax(-1)
     r = log_likelihood(logits, predicted).double().exp()
     soft = labels.is_floating_point()

@@ -212,7 +212,7 @@ def dual_focal(logits: Logits, labels: Targets, *, gamma: NonNegativeFloat = 5.0
     >>> dual_focal(torch.zeros(1, 2), torch.tensor([0]), gamma=1.0)
     tensor([0.3466])
     """
-    check_labels(logits, labels)  # before the labels are used as indices
+    labels = check_labels(logits, labels)  # before the labels are used as indices
     p = logits.softmax(-1)
     if labels.is_floating_point():
         p_j = _next_below(p)  # (n, k), as every class may be the true one
@@ -246,7 +246,7 @@ def bsce_gra(logits: Logits, labels: Targets, *, gamma: NonNegativeFloat = 1.0, 
     >>> bsce_gra(torch.zeros(1, 2), torch.tensor([0]))
     tensor([0.6931])
     """
-    check_labels(logits, labels)  # before the labels are used as indices
+    labels = check_labels(logits, labels)  # before the labels are used as indices
     with torch.no_grad():
         if labels.is_floating_point():
             error_norm = _class_error_norms(logits, norm)  # (n, k), as every class may be the true one

@@ -12,9 +12,15 @@ from torch.nn.functional import logsigmoid
 
 from calibrant.types import InputError, Labels, Logits, PerExample, SoftLabels, Targets
 
+MIN_LOG_P = -1e4  # p is 0 long before; a masked label (-3e38) would give an infinite incoming gradient times 0
 
-def check_labels(logits: Logits, labels: Targets) -> None:
-    """Raise `InputError` unless there is one label per row: broadcasting would give a wrong loss silently."""
+
+def check_labels(logits: Logits, labels: Targets) -> Targets:
+    """Return the labels, with class indices of any integer type as int64.
+
+    Raises:
+        InputError: If there is not one label per row: broadcasting would give a wrong loss silently.
+    """
     if logits.ndim != 2 or logits.shape[1] == 1:
         raise InputError(
             f"Expected logits (n, k) of at least 2 classes, got {tuple(logits.shape)}. Try nn.Criterion for pixels and "
@@ -27,6 +33,7 @@ def check_labels(logits: Logits, labels: Targets) -> None:
             f"of that shape, got {labels.dtype} labels {tuple(labels.shape)}.",
             code="label_kind",
         )
+    return labels if labels.is_floating_point() else labels.long()
 
 
 class _LogLikelihood(torch.autograd.Function):
@@ -70,7 +77,7 @@ def log_likelihood(logits: Logits, labels: Targets, smoothing: float = 0.0) -> P
 
     For soft labels t in place of $e_y$, return the expectation under $(1-\epsilon) t + \epsilon / k$.
     """
-    check_labels(logits, labels)
+    labels = check_labels(logits, labels)
     if labels.is_floating_point():
         smoothed = (1 - smoothing) * labels + smoothing / logits.shape[-1] if smoothing else labels
         return _soft_label_mean(smoothed, logits, lambda log_p: log_p)
@@ -86,7 +93,7 @@ def expected_loss(logits: Logits, labels: Targets, function: Callable[[Tensor], 
 
     `function` works elementwise and is called once, with a tensor (n) or (n, k).
     """
-    check_labels(logits, labels)
+    labels = check_labels(logits, labels)
     if labels.is_floating_point():
         return _soft_label_mean(labels, logits, function)
     return function(log_likelihood(logits, labels))
@@ -106,7 +113,7 @@ def weighted_cross_entropy(
 
     def loss_from_log_p(log_p: Tensor) -> Tensor:
         """Return -w log p elementwise."""
-        w = weight(log_p)
+        w = weight(log_p.clamp_min(MIN_LOG_P))
         return -(w.detach() if detach_weight else w) * log_p
 
     return expected_loss(logits, labels, loss_from_log_p)
@@ -164,7 +171,7 @@ class _Brier(torch.autograd.Function):
 
 def brier_score(logits: Logits, labels: Targets) -> PerExample:
     r"""Return $\lVert p - e_y \rVert^2$, or $\lVert p - t \rVert^2 + 1 - \lVert t \rVert^2$ for soft labels t."""
-    check_labels(logits, labels)
+    labels = check_labels(logits, labels)
     if labels.is_floating_point():
         target = labels.to(logits)
         label_variance = (target * (1 - target)).sum(-1)  # 1 - |t|^2, as t sums to 1

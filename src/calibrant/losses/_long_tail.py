@@ -51,7 +51,7 @@ def class_balanced(
     >>> class_balanced(torch.zeros(2, 2), torch.tensor([0, 1]), counts=(1.0, 2.0), beta=0.5)  # log 2 times 6/5, 4/5
     tensor([0.8318, 0.5545])
     """
-    check_labels(logits, labels)
+    labels = check_labels(logits, labels)
     n = _class_counts(logits, counts, "class_balanced")
     # effective number without its factor 1 / (1 - beta), which cancels below; xlogy, so that 0^0 = 1 at beta = 0
     effective = -torch.xlogy(n, torch.full_like(n, beta)).expm1()  # 1 - beta^n

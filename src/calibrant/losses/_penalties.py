@@ -123,7 +123,7 @@ def acls(
     >>> acls(torch.tensor([[12.0, 0.0]]), torch.tensor([0]))
     tensor([0.4400])
     """
-    check_labels(logits, labels)  # before the classes are counted on axis 1
+    labels = check_labels(logits, labels)  # before the classes are counted on axis 1
     highest = logits.amax(-1)
     top_excess = (highest - margin).relu().square()
     distance = _distance_to_top(logits, highest.detach()[:, None])  # 0 for the top class itself

@@ -343,7 +343,12 @@ class AssessmentData:
 
     @property
     def reported_gain(self) -> tuple[str, Interval] | None:
-        """The selected calibrator, or `Auto` if that is `Identity`, with its NLL gain, or None if it is not finite."""
+        """The selected calibrator, or `Auto` if that is `Identity`, with its NLL gain, or None if it is not finite.
+
+        None also if cross-fitting shows the same gain as a change, whose limits allow for the selection.
+        """
+        if self.is_cross_fitted and not self.is_identity and self.changes is not None:
+            return None
         gains, name = self.held_out.gains, "Auto" if self.is_identity else self.chosen_name
         return (name, gains[name]) if name in gains and math.isfinite(gains[name].low) else None
 

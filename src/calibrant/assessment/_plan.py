@@ -11,11 +11,11 @@ from calibrant.assessment._measure import as_list, measure, select_event
 from calibrant.assessment._overlap import OverlapGuard
 from calibrant.calibrators import treats_classes_alike
 from calibrant.events import EventKind, describe_event
-from calibrant.metrics import Summary, fits_summary
+from calibrant.metrics import Summary, fits_summary, nll
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
 
-MIN_OTHER_LABELS = 0.1  # expected by a fit to labels of one class that is separable
+MIN_OTHER_LABELS = 0.1  # expected by a fit to labels of one class
 EvaluationData = Predictions | Iterable[Predictions] | str | Path | None
 
 
@@ -98,7 +98,7 @@ def keep_applicable(plan: Plan, fits: Mapping[str, Any]) -> tuple[Plan, dict[str
     """Return the plan and the fits without calibrators that labels of one class cannot be fitted to.
 
     These are calibrators that learn the frequencies of classes, which they would make 0 and 1, and, unless requested,
-    those whose fit has no finite optimum and calls other labels impossible. Calibrators that were fitted before, to
+    those that call other labels impossible because no prediction is wrong. Calibrators that were fitted before, to
     other data, stay.
 
     Raises:
@@ -106,18 +106,15 @@ def keep_applicable(plan: Plan, fits: Mapping[str, Any]) -> tuple[Plan, dict[str
     """
     if not plan.val.has_one_class:
         return plan, dict(fits)
+    val = plan.val.double()
 
     def is_applicable(name: str, is_loaded: bool) -> bool:
         """Return whether a calibrator stays."""
-        certificate = getattr(fits[name], "certificate", None)
-        # The total NLL is about the number of other labels that the calibrator expects among so many examples
-        is_certain = (
-            certificate is not None
-            and certificate.separable
-            and certificate.nll_after * plan.val.total_weight < MIN_OTHER_LABELS
-        )
-        is_refused = is_certain and name != plan.requested_name
-        return is_loaded or (treats_classes_alike(fits[name]) and not is_refused)
+        if is_loaded or not treats_classes_alike(fits[name]):
+            return is_loaded
+        # The total NLL is about the number of other labels that a model expects among so many examples
+        before, after = (float(nll(q)) * val.total_weight for q in (val, val.apply(fits[name])))
+        return name == plan.requested_name or after >= min(MIN_OTHER_LABELS, before)
 
     candidates = [c for c in plan.candidates if is_applicable(c.name, c.fitted is not None)]
     names = {c.name for c in candidates}

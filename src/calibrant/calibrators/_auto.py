@@ -80,7 +80,7 @@ class Auto:
     Temperatures are robust and near 1 if the data say little: one example that was called impossible does not distort
     them.
 
-    If all labels are of one class, only members that treat classes alike are fitted.
+    Labels of one class are fitted by a smoothed temperature alone: other members would learn that the class is certain.
 
     Candidates for which the data are too few are left out, and so are those that would take minutes (a matrix always
     above 562 classes); `left_out` has the reasons. Where IntraOrderPreserving takes too long, the matrix follows
@@ -237,8 +237,8 @@ def _eligible_families(
     """Return the families to try, and the reasons for leaving out others.
 
     A family of another number of classes, or one that may change predicted classes although `accuracy_preserving`
-    forbids it, is left out without a reason. Required families are always tried. With labels of one class, the families
-    that learn frequencies of classes are left out.
+    forbids it, is left out without a reason. Required families are always tried, and no others with labels of one
+    class: they would learn the frequency of that class, or that no prediction is ever wrong.
     """
     n, k = p.logits.shape
     has_one_class = p.has_one_class
@@ -251,8 +251,8 @@ def _eligible_families(
             continue
         if family in REQUIRED_FAMILIES:
             tried.append(family)
-        elif has_one_class and not family.treats_classes_alike:
-            left_out.append(f"{family.name}: all labels are of one class, whose frequency it would learn")
+        elif has_one_class:
+            left_out.append(f"{family.name}: all labels are of one class, which it would learn to be certain")
         elif p.total_weight < family.min_examples(k):
             left_out.append(f"{description}, needs {family.min_examples(k)}")
         elif num_units(p) < folds:

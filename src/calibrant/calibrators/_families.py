@@ -42,7 +42,6 @@ class CalibratorFamily:
     name: str
     fit: Callable[[FitInput, Any], Solution[Any]]  # from a warm start or None
     preserves_argmax: bool = False
-    treats_classes_alike: bool = False  # as in `Capabilities`
     parameters: Literal["constant", "ranks", "vector", "matrix"] = "constant"
     base: str = ""  # name of the family whose output it is fitted to
     join: Callable[[Any, Any], Any] = Chain  # makes one calibrator of the fitted base and the fit to its output
@@ -86,12 +85,11 @@ def _distinct_scores_handicap(p: Predictions) -> float:
 
 
 REQUIRED_FAMILIES = (
-    CalibratorFamily("as it is", _fit_identity, preserves_argmax=True, treats_classes_alike=True),
+    CalibratorFamily("as it is", _fit_identity, preserves_argmax=True),
     CalibratorFamily(
         "SmoothedTemperature",
         lambda data, _: fit_smoothed_temperature(data),
         preserves_argmax=True,
-        treats_classes_alike=True,
     ),
 )
 _Binary = partial(CalibratorFamily, classes="two")
@@ -106,12 +104,11 @@ FAMILIES = (
     _Binary("Beta", lambda data, _: fit_beta(data.p), handicap=_few_examples_handicap),
     _Binary("Quadratic", lambda data, _: fit_quadratic(data.p), handicap=_few_examples_handicap),
     _Binary("VennAbers", lambda data, _: fit_venn_abers(data.p), handicap=_distinct_scores_handicap),
-    CalibratorFamily("Monotone", fit_monotone, preserves_argmax=True, treats_classes_alike=True),
+    CalibratorFamily("Monotone", fit_monotone, preserves_argmax=True),
     CalibratorFamily(
         "IntraOrderPreserving",
         fit_order_preserving,
         preserves_argmax=True,
-        treats_classes_alike=True,
         parameters="ranks",
         base="Monotone",
         join=lambda monotone, fitted: fitted.after(monotone),

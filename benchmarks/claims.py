@@ -1,89 +1,132 @@
-"""Effects of losses on calibration, paired over the seeds or networks of studies, with their noise floors.
+"""Effects of losses on calibration, as each study measures them: with its calibrators, its grid and its metric.
 
-    python -m benchmarks.claims OUT... [--out docs/results/effects.csv]
+    python -m benchmarks.claims FOLDER... [--out docs/results/effects.csv]
 
-OUT are output folders of studies. For every loss, ECE on the test data before and after the temperature that minimizes
-the validation ECE, and the NLL's refinement (what remains after the best temperature), minus those of cross-entropy
-with the same seed and network. Intervals of 90 % are Student's over these pairs; p-values are corrected by Holm over
-the losses of a column. Errors are in percent.
+A FOLDER holds the output of a study. If it has rows.csv, with the values of every seed, differences are paired over
+networks and seeds. If it only has tables.csv, a row is tested against its reference by Student's unpaired t-test from
+the printed means and deviations, per network, as Wang et al. (2021) do. Intervals cover 90 %. p-values are corrected by
+Holm over the losses that are compared with one reference by one metric after one calibrator. Values are in percent.
+Without three seeds in all, there is no test. The metric is the first calibration error of the whole study, as its paper
+judges.
 """
 
 import argparse
 import json
-from collections import defaultdict
+import math
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-import torch
+import polars as pl
+from scipy.stats import t as student
 
 from benchmarks._harness import write_table
-from calibrant import Predictions, metrics
-from calibrant.calibrators import Temperature
+from calibrant._grouping import group_pairs
+from calibrant.lab.study import Study
 from calibrant.lab.study.significance import holm
-from calibrant.lab.study.stored_files import read_record
-from calibrant.metrics import Sample
+from calibrant.lab.study.tables import main_calibration_error
 
-NUMBERS = "ECE", "ECE after temperature", "refinement of NLL"
-Measured = dict[str, float]
-
-
-def measure_run(folder: Path) -> tuple[str, tuple[str, int], Measured]:
-    """Return the loss, the network and seed, and the numbers of a run."""
-    run = read_record(folder)["run"]
-    val, test = (Predictions.load(folder / f"{part}.safetensors").double() for part in ("val", "test"))
-    after = test.apply(Temperature.fit(val, criterion="ece"))
-    parts = metrics.decompose_score(test, fit=Temperature.fit)
-    values = {
-        "noise floor": 100 * float(metrics.noise_floor(test)),
-        "floor after temperature": 100 * float(metrics.noise_floor(after)),
-        "ECE": 100 * float(metrics.ece(test)),
-        "ECE after temperature": 100 * float(metrics.ece(after)),
-        "refinement of NLL": float(parts.refinement.value),
-    }
-    return run["loss"], (run["network"], run["seed"]), values
+HEAD = "study", "network", "loss", "reference", "metric", "calibrator", "test", "seeds"
+HEAD += "reference value", "value", "temperature", "difference", "interval", "p"
+FOCAL_LOSSES = "focal", "flsd", "Scheduled"
+COMPARED = {  # besides cross-entropy, with which every loss is compared: losses, and the references that a paper names
+    "mukhoti_2020": (FOCAL_LOSSES, ("mmce", "brier")),
+    "adafocal_2022": (("AdaFocal",), ("flsd", "focal(gamma=3)")),
+}
+OWN_METRICS = {"confident_share"}  # that a claim of a paper is about, besides the calibration error
+LEVEL = 0.90
+Sample = dict[tuple[str, int], float]  # a value for each network and seed
+Difference = tuple[float, float, float, int]  # mean, standard error (nan without one), degrees of freedom, seeds
 
 
-def effects(folder: Path) -> list[list[str]]:
-    """Return a row per loss and number: means of both losses, and the paired difference."""
-    runs: dict[str, dict[tuple[str, int], Measured]] = defaultdict(dict)
-    networks = {name.partition("-")[0] for name in json.loads((folder / "made_with.json").read_text())["runs"]}
-    for path in sorted(path.parent for path in folder.glob("runs/*/run.json")):
-        if path.name.partition("-")[0] in networks:  # the folder may hold runs of other studies
-            loss, place, values = measure_run(path)
-            runs[loss][place] = values
-    reference = next(loss for loss in runs if loss.startswith("cross_entropy(smoothing=0,"))
-    lines: list[list[str]] = []
-    for number in NUMBERS:
-        samples: dict[str, Sample] = {}
-        for loss in sorted(runs.keys() - {reference}):
-            places = runs[loss].keys() & runs[reference].keys()
-            pairs = [runs[loss][place][number] - runs[reference][place][number] for place in sorted(places)]
-            samples[loss] = Sample.from_values(torch.tensor(pairs, dtype=torch.float64))
-        p_values = holm({loss: sample.normal_p_value() for loss, sample in samples.items()})
-        for loss, sample in samples.items():
-            interval = sample.normal_interval(0.90)
-            floor = {"ECE": "noise floor", "ECE after temperature": "floor after temperature"}.get(number)
-            means = [mean(runs[name], number) for name in (reference, loss)]
-            floors = "" if floor is None else f"{mean(runs[loss], floor):.2f}"
-            digits = 4 if floor is None else 2
-            lines.append(
-                [folder.name, loss.partition("(")[0] + short(loss), number, str(int(sample.n))]
-                + [f"{x:.{digits}f}" for x in means]
-                + [floors, f"{sample.mean:+.{digits}f}"]
-                + [f"{interval.low:+.{digits}f} to {interval.high:+.{digits}f}", f"{p_values[loss]:.2g}"]
-            )
-    return lines
+def study_of(folder: Path) -> tuple[str, set[str], set[str]]:
+    """Return the study whose output a folder holds, and the metrics and calibrators that its paper's claims are about.
+
+    They are those of the whole study; a scale may have more.
+    """
+    name = json.loads((folder / "made_with.json").read_text())["study"]
+    paper_study = Study.load(name.partition("-")[0])
+    paper_metrics = [method.text for method in paper_study.metrics]
+    claimed = {main_calibration_error(paper_metrics), *OWN_METRICS.intersection(paper_metrics)}
+    return name, claimed, {method.text for method in paper_study.calibrators}
 
 
-def mean(runs: dict[tuple[str, int], Measured], number: str) -> float:
-    """Return the mean of a number over runs."""
-    return sum(values[number] for values in runs.values()) / len(runs)
+def compared_pairs(study: str, losses: Collection[str]) -> dict[str, list[str]]:
+    """Return the losses that are compared with each reference."""
+    first = next(loss for loss in losses if loss.startswith("cross_entropy"))
+    names, references = COMPARED.get(study.partition("-")[0], ((), ()))
+    pairs = {reference: [x for x in losses if x.partition("(")[0] in names] for reference in references}
+    pairs = {reference: [x for x in compared if x != reference] for reference, compared in pairs.items()}
+    return {first: [x for x in losses if x != first]} | {x: y for x, y in pairs.items() if x in losses}
 
 
-def short(loss: str) -> str:
-    """Return the settings of a loss that tell it from others."""
-    settings = loss.partition("(")[2].rstrip(")").split(", ")
-    kept_settings = [s for s in settings if s.startswith(("gamma=", "smoothing=", "strength="))]
-    return f"({', '.join(kept_settings)})" if kept_settings else ""
+def read_cells(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield a dictionary per network, loss, calibrator and metric of a study, on its test data."""
+    path = next(path for path in (folder / "rows.csv", folder / "tables.csv") if path.exists())
+    rows = pl.read_csv(path, infer_schema_length=None).filter(pl.col("shift").fill_null("") == "").to_dicts()
+    if path.name == "tables.csv":
+        yield from rows
+        return
+    keys = "network", "loss", "calibrator", "metric"
+    for names, cells in group_pairs((tuple(row[key] for key in keys), row) for row in rows).items():
+        sample: Sample = {(row["network"], row["seed"]): row["value"] for row in cells}
+        mean = sum(sample.values()) / len(sample)
+        temperature = sum(row["temperature"] for row in cells) / len(cells)
+        yield dict(zip(keys, names, strict=True)) | {
+            "mean": mean,
+            "seeds": len(sample),
+            "temperature": temperature,
+            "sample": sample,
+        }
+
+
+def difference(cell: Mapping[str, Any], reference: Mapping[str, Any]) -> Difference:
+    """Return the difference of two cells: paired over seeds if both have their values, else from their deviations."""
+    if "sample" in cell:
+        pairs = [value - reference["sample"][key] for key, value in cell["sample"].items() if key in reference["sample"]]
+        n, mean = len(pairs), sum(pairs) / len(pairs)
+        variance = sum((x - mean) ** 2 for x in pairs) / (n - 1) if n > 1 else math.nan
+        return mean, math.sqrt(variance / n), n - 1, n
+    n, m = cell["seeds"], reference["seeds"]
+    if min(n, m) < 2:
+        return cell["mean"] - reference["mean"], math.nan, n + m - 2, n
+    squares = (n - 1) * cell["deviation"] ** 2 + (m - 1) * reference["deviation"] ** 2
+    return cell["mean"] - reference["mean"], math.sqrt(squares / (n + m - 2) * (1 / n + 1 / m)), n + m - 2, n
+
+
+def effects(folder: Path) -> Iterator[list[str]]:
+    """Yield a row for each network, metric, calibrator, reference and loss of a study."""
+    study, metrics, calibrators = study_of(folder)
+    cells = [c for c in read_cells(folder) if c["metric"] in metrics and c["calibrator"] in calibrators]
+    groups = group_pairs(((c["network"], c["metric"], c["calibrator"]), c) for c in cells)
+    for setting, group in groups.items():
+        by_loss = {cell["loss"]: cell for cell in group}
+        for reference, losses in compared_pairs(study, by_loss).items():
+            differences = {loss: difference(by_loss[loss], by_loss[reference]) for loss in losses}
+            p_values = holm({loss: p_value(*parts[:3]) for loss, parts in differences.items()})
+            for loss in losses:
+                values = effect(by_loss[loss], by_loss[reference], differences[loss], p_values[loss])
+                yield [study, setting[0], loss, reference, *setting[1:], *values]
+
+
+def effect(cell: Mapping[str, Any], reference: Mapping[str, Any], parts: Difference, p: float) -> list[str]:
+    """Return the texts of a row after its names: test, seeds, values, temperature, difference, interval and p."""
+    mean, error, df, n = parts
+    margin = student.ppf((1 + LEVEL) / 2, df) * error if df > 0 else math.nan
+    tested = not math.isnan(margin)
+    return [
+        ("paired" if "sample" in cell else "unpaired") if tested else "",
+        str(n),
+        *(f"{100 * x['mean']:.2f}" for x in (reference, cell)),
+        "" if math.isnan(cell["temperature"]) else f"{cell['temperature']:.2f}",
+        f"{100 * mean:+.2f}",
+        *((f"{100 * (mean - margin):+.2f} to {100 * (mean + margin):+.2f}", f"{p:.2g}") if tested else ("", "")),
+    ]
+
+
+def p_value(mean: float, error: float, df: int) -> float:
+    """Return the two-sided p-value of Student's t-test of a difference, or nan without a standard error."""
+    return math.nan if math.isnan(error) or df < 1 else float(2 * student.sf(abs(mean) / error, df)) if error else 0.0
 
 
 def main() -> None:
@@ -92,19 +135,7 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    head = [
-        "study",
-        "loss",
-        "number",
-        "pairs",
-        "cross-entropy",
-        "this loss",
-        "noise floor",
-        "difference",
-        "interval",
-        "p",
-    ]
-    write_table(head, [line for folder in options.folders for line in effects(folder)], options.out)
+    write_table([*HEAD], [line for folder in options.folders for line in effects(folder)], options.out)
 
 
 if __name__ == "__main__":

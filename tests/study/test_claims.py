@@ -1,0 +1,87 @@
+"""The table of effects of the results page agrees with the studies' own tables, and with hand-made values."""
+
+import csv
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from scipy.stats import ttest_ind_from_stats, ttest_rel
+
+from benchmarks import claims
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+FOLDERS = "mukhoti_2020", "medium", "long", "wang_2021", "adafocal_2022", "loss_survey"
+
+
+def table(name):
+    with (RESULTS / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_effects_are_those_of_the_studies_own_tables():
+    made = [dict(zip(claims.HEAD, row, strict=True)) for name in FOLDERS for row in claims.effects(RESULTS / name)]
+    assert made == table("effects.csv")
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_every_mean_and_temperature_is_a_cell_of_the_study(name):
+    cells = pl.read_csv(RESULTS / name / "tables.csv", infer_schema_length=None).filter(pl.col("shift").fill_null("") == "")
+    key = "network", "loss", "metric", "calibrator"
+    means = {tuple(row[k] for k in key): (row["mean"], row["temperature"]) for row in cells.to_dicts()}
+    study = json.loads((RESULTS / name / "made_with.json").read_text())["study"]
+    rows = [row for row in table("effects.csv") if row["study"] == study]
+    assert rows
+    for row in rows:
+        for loss, column in (row["loss"], "value"), (row["reference"], "reference value"):
+            mean, temperature = means[row["network"], loss, row["metric"], row["calibrator"]]
+            assert float(row[column]) == pytest.approx(100 * mean, abs=0.0051)
+        mean, temperature = means[row["network"], row["loss"], row["metric"], row["calibrator"]]
+        assert (f"{temperature:.2f}" if temperature == temperature else "") == row["temperature"]
+
+
+def test_grid_and_metric_are_those_of_each_paper():
+    used = {(row["study"], row["metric"], row["calibrator"]) for row in table("effects.csv")}
+    assert ("wang_2021-small", "ece", "Temperature(criterion='ece', grid='wang')") in used
+    assert ("wang_2021-small", "ece", "HistogramBinning") in used
+    adaptive = "adaptive_ece(edges='mukhoti')"
+    assert ("adafocal_2022-small", adaptive, f'Temperature(criterion="{adaptive}")') in used
+    assert not {c for study, _, c in used if study == "wang_2021-small"} & {"Temperature(criterion='ece')"}
+
+
+def test_paired_means_agree_with_the_studies_tables():
+    cells = pl.read_csv(RESULTS / "mukhoti_2020" / "tables.csv").filter(pl.col("metric") == "ece")
+    own = {"ECE": "Identity", "ECE after temperature": "Temperature(criterion='ece')"}
+    rows = [row for row in table("paired.csv") if row["study"] == "mukhoti" and row["number"] in own]
+    assert len(rows) == 10
+    for row in rows:
+        loss = row["loss"].replace("mmce(strength=2)", "mmce")
+        mean = cells.filter((pl.col("loss") == loss) & (pl.col("calibrator") == own[row["number"]]))["mean"].item(0)
+        assert float(row["this loss"]) == pytest.approx(100 * mean, abs=0.0051)
+    # only Mukhoti et al. search this grid after training
+    assert {row["study"] for row in table("paired.csv") if row["number"] == "ECE after temperature"} == {"mukhoti"}
+
+
+def write_study(folder, file, rows):
+    (folder / "made_with.json").write_text(json.dumps({"study": "wang_2021-small"}))
+    common = {"shift": "", "network": "net", "metric": "ece", "calibrator": "Identity", "temperature": float("nan")}
+    pl.DataFrame([common | row for row in rows]).write_csv(folder / file)
+
+
+def test_values_of_seeds_are_paired(tmp_path):
+    first, second = [0.10, 0.12, 0.17], [0.13, 0.16, 0.18]
+    values = [("cross_entropy", first), ("focal", second)]
+    write_study(tmp_path, "rows.csv", [{"loss": x, "seed": i, "value": v} for x, vs in values for i, v in enumerate(vs)])
+    (row,) = [dict(zip(claims.HEAD, line, strict=True)) for line in claims.effects(tmp_path)]
+    assert (row["test"], row["difference"]) == ("paired", "+2.67")
+    assert float(row["p"]) == pytest.approx(ttest_rel(second, first).pvalue, rel=0.03)
+
+
+def test_means_and_deviations_are_tested_unpaired(tmp_path):
+    cells = [("cross_entropy", 0.10, 0.01), ("focal", 0.13, 0.02)]
+    rows = [{"loss": loss, "mean": m, "deviation": s, "seeds": 5} for loss, m, s in cells]
+    write_study(tmp_path, "tables.csv", rows)
+    (row,) = [dict(zip(claims.HEAD, line, strict=True)) for line in claims.effects(tmp_path)]
+    assert (row["test"], row["difference"]) == ("unpaired", "+3.00")
+    expected = ttest_ind_from_stats(0.13, 0.02, 5, 0.10, 0.01, 5).pvalue
+    assert float(row["p"]) == pytest.approx(expected, rel=0.03)

@@ -26,8 +26,8 @@ from calibrant.lab.study import Study
 from calibrant.lab.study.significance import holm
 from calibrant.lab.study.tables import main_calibration_error
 
-HEAD = "study", "network", "loss", "reference", "metric", "calibrator", "test", "seeds"
-HEAD += "reference value", "value", "temperature", "difference", "interval", "p"
+NAMES = "study", "network", "loss", "reference", "metric", "calibrator"
+HEAD = *NAMES, "test", "seeds", "reference value", "value", "temperature", "difference", "interval", "p"
 FOCAL_LOSSES = "focal", "flsd", "Scheduled"
 COMPARED = {  # besides cross-entropy, with which every loss is compared: losses, and the references that a paper names
     "mukhoti_2020": (FOCAL_LOSSES, ("mmce", "brier")),
@@ -36,7 +36,7 @@ COMPARED = {  # besides cross-entropy, with which every loss is compared: losses
 OWN_METRICS = {"confident_share"}  # that a claim of a paper is about, besides the calibration error
 LEVEL = 0.90
 Sample = dict[tuple[str, int], float]  # a value for each network and seed
-Difference = tuple[float, float, float, int]  # mean, standard error (nan without one), degrees of freedom, seeds
+Difference = tuple[float, float, int, int]  # mean, standard error (nan without one), degrees of freedom, seeds
 
 
 def study_of(folder: Path) -> tuple[str, set[str], set[str]]:
@@ -83,7 +83,9 @@ def read_cells(folder: Path) -> Iterator[dict[str, Any]]:
 def difference(cell: Mapping[str, Any], reference: Mapping[str, Any]) -> Difference:
     """Return the difference of two cells: paired over seeds if both have their values, else from their deviations."""
     if "sample" in cell:
-        pairs = [value - reference["sample"][key] for key, value in cell["sample"].items() if key in reference["sample"]]
+        pairs = [
+            value - reference["sample"][key] for key, value in cell["sample"].items() if key in reference["sample"]
+        ]
         n, mean = len(pairs), sum(pairs) / len(pairs)
         variance = sum((x - mean) ** 2 for x in pairs) / (n - 1) if n > 1 else math.nan
         return mean, math.sqrt(variance / n), n - 1, n
@@ -103,7 +105,7 @@ def effects(folder: Path) -> Iterator[list[str]]:
         by_loss = {cell["loss"]: cell for cell in group}
         for reference, losses in compared_pairs(study, by_loss).items():
             differences = {loss: difference(by_loss[loss], by_loss[reference]) for loss in losses}
-            p_values = holm({loss: p_value(*parts[:3]) for loss, parts in differences.items()})
+            p_values = holm({loss: p_value(parts) for loss, parts in differences.items()})
             for loss in losses:
                 values = effect(by_loss[loss], by_loss[reference], differences[loss], p_values[loss])
                 yield [study, setting[0], loss, reference, *setting[1:], *values]
@@ -124,8 +126,9 @@ def effect(cell: Mapping[str, Any], reference: Mapping[str, Any], parts: Differe
     ]
 
 
-def p_value(mean: float, error: float, df: int) -> float:
+def p_value(parts: Difference) -> float:
     """Return the two-sided p-value of Student's t-test of a difference, or nan without a standard error."""
+    mean, error, df, _ = parts
     return math.nan if math.isnan(error) or df < 1 else float(2 * student.sf(abs(mean) / error, df)) if error else 0.0
 
 

@@ -12,13 +12,13 @@ from refusals import refused
 from typer.testing import CliRunner
 
 from calibrant import registry
-from calibrant.cli.study import study_app
+from calibrant.cli.study import _show_progress, study_app
 from calibrant.lab import study as studies
-from calibrant.lab.study import Grid, Recipe, Result, Store, Study
+from calibrant.lab.study import Grid, Progress, Recipe, Result, Store, Study
 from calibrant.lab.study import measurements as rows_module
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import RunEvent
-from calibrant.lab.study.progress import train_all
+from calibrant.lab.study.progress import plan_lines, select_runs, train_all
 
 MINE = '''
 import torch
@@ -209,6 +209,48 @@ def test_the_status_lists_unfinished_runs_and_estimates_their_time(tmp_path):
     assert [run.loss.text for run in after.remaining] == ["brier"]
     assert "missing  blobs" in str(after)
     assert studies.status(study, out=tmp_path, select="focal").remaining == []
+
+
+def test_conditions_select_what_the_listing_prints():
+    study = Study(
+        "x", (Grid(("blobs",), ("resnet8",), ("cross_entropy", "cross_entropy(smoothing=0.1)"), (1, 10, 101)),)
+    )
+
+    def selected(*conditions):
+        return [(run.loss.text, run.seed) for run in select_runs(study, conditions)]
+
+    first, second = ("cross_entropy", 1), ("cross_entropy(smoothing=0.1)", 1)
+    for run in study.runs():  # each line of the listing selects its run
+        assert select_runs(study, study.describe(run)) == [run]
+    assert selected("cross_entropy, seed 1") == selected("resnet8, cross_entropy, seed=1") == [first]
+    assert selected("seed 1") == selected("seed=1") == [first, second]
+    assert selected("smoothing", "seed 1") == [second]
+    assert len(selected("smoothing")) == 3
+    assert len(selected()) == len(select_runs(study)) == 6
+    for conditions in (("smoothing", "seed 2"), ("seed 11",), ("entropy, seed 1",)):
+        with refused("no_matching_run"):
+            selected(*conditions)
+
+
+def test_a_run_says_what_it_trains_and_where_slow_precision_can_be_changed(tmp_path, monkeypatch):
+    steps = []
+    studies.run(blobs(("focal",)), out=tmp_path / "out", progress=steps.append)
+    assert steps[0].note
+    assert "1 of 1 runs" in steps[0].text
+    assert "32-true" in steps[0].text
+    slow = list(blobs(("focal",)).with_precision("bf16-mixed").runs())
+    for fast, lines in (False, 2), (True, 1):
+        monkeypatch.setattr("calibrant.lab.study.progress.has_fast_bfloat16", lambda fast=fast: fast)
+        assert len(list(plan_lines(slow, slow))) == lines
+
+
+def test_steps_are_printed_every_half_minute_without_a_terminal(capsys, monkeypatch):
+    seconds = iter([0.0, 10.0, 31.0, 31.0, 40.0, 62.0, 62.0])
+    monkeypatch.setattr("calibrant.cli.study.time.monotonic", lambda: next(seconds))
+    with _show_progress() as show:
+        for epoch in range(1, 5):
+            show(Progress(f"epoch {epoch}"))
+    assert capsys.readouterr().out.split("\n") == ["epoch 2", "epoch 4", ""]
 
 
 def test_each_method_text_is_resolved_once_per_study(tmp_path, monkeypatch):

@@ -20,13 +20,17 @@ def table(name):
 
 
 def test_effects_are_those_of_the_studies_own_tables():
-    made = [dict(zip(claims.HEAD, row, strict=True)) for name in FOLDERS for row in claims.effects(RESULTS / name)]
-    assert made == table("effects.csv")
+    effect_rows = [
+        dict(zip(claims.HEAD, row, strict=True)) for name in FOLDERS for row in claims.effects(RESULTS / name)
+    ]
+    assert effect_rows == table("effects.csv")
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_every_mean_and_temperature_is_a_cell_of_the_study(name):
-    cells = pl.read_csv(RESULTS / name / "tables.csv", infer_schema_length=None).filter(pl.col("shift").fill_null("") == "")
+    cells = pl.read_csv(RESULTS / name / "tables.csv", infer_schema_length=None).filter(
+        pl.col("shift").fill_null("") == ""
+    )
     key = "network", "loss", "metric", "calibrator"
     means = {tuple(row[k] for k in key): (row["mean"], row["temperature"]) for row in cells.to_dicts()}
     study = json.loads((RESULTS / name / "made_with.json").read_text())["study"]
@@ -51,12 +55,14 @@ def test_grid_and_metric_are_those_of_each_paper():
 
 def test_paired_means_agree_with_the_studies_tables():
     cells = pl.read_csv(RESULTS / "mukhoti_2020" / "tables.csv").filter(pl.col("metric") == "ece")
-    own = {"ECE": "Identity", "ECE after temperature": "Temperature(criterion='ece')"}
-    rows = [row for row in table("paired.csv") if row["study"] == "mukhoti" and row["number"] in own]
+    study_calibrators = {"ECE": "Identity", "ECE after temperature": "Temperature(criterion='ece')"}
+    rows = [row for row in table("paired.csv") if row["study"] == "mukhoti" and row["number"] in study_calibrators]
     assert len(rows) == 10
     for row in rows:
         loss = row["loss"].replace("mmce(strength=2)", "mmce")
-        mean = cells.filter((pl.col("loss") == loss) & (pl.col("calibrator") == own[row["number"]]))["mean"].item(0)
+        mean = cells.filter((pl.col("loss") == loss) & (pl.col("calibrator") == study_calibrators[row["number"]]))[
+            "mean"
+        ].item(0)
         assert float(row["this loss"]) == pytest.approx(100 * mean, abs=0.0051)
     # only Mukhoti et al. search this grid after training
     assert {row["study"] for row in table("paired.csv") if row["number"] == "ECE after temperature"} == {"mukhoti"}
@@ -71,7 +77,9 @@ def write_study(folder, file, rows):
 def test_values_of_seeds_are_paired(tmp_path):
     first, second = [0.10, 0.12, 0.17], [0.13, 0.16, 0.18]
     values = [("cross_entropy", first), ("focal", second)]
-    write_study(tmp_path, "rows.csv", [{"loss": x, "seed": i, "value": v} for x, vs in values for i, v in enumerate(vs)])
+    write_study(
+        tmp_path, "rows.csv", [{"loss": x, "seed": i, "value": v} for x, vs in values for i, v in enumerate(vs)]
+    )
     (row,) = [dict(zip(claims.HEAD, line, strict=True)) for line in claims.effects(tmp_path)]
     assert (row["test"], row["difference"]) == ("paired", "+2.67")
     assert float(row["p"]) == pytest.approx(ttest_rel(second, first).pvalue, rel=0.03)

@@ -1,6 +1,7 @@
 """Commands of bundled studies reproduce the tables and figures that they list."""
 
 import shlex
+import tomllib
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -47,6 +48,87 @@ def test_every_study_lists_its_exhibits_and_commands(name):
         parameters = parsed(exhibit.command)
         about = parameters.get("study") or parameters.get("topic") or "quickstart"
         assert about in (name, "focal")
+
+
+SCALES = [
+    (path.stem, scale)
+    for path in sorted((Path(calibrant.__file__).parent / "studies").glob("*.toml"))
+    for scale in tomllib.loads(path.read_text()).get("scales", {})
+]
+SCORES = (
+    "error",
+    "nll",
+    *(
+        f"{score}_{subset}"
+        for score in ("nll", "entropy", "confidence", "label_probability")
+        for subset in ("correct", "wrong")
+    ),
+)
+
+
+def curve_names(trace):
+    """Return the patterns of the figures that a trace makes."""
+    settings = {"split": "val"} | dict(trace.settings)
+    split = settings["split"]
+    return {
+        "scores": [f"{split}_{score}" for score in SCORES],
+        "calibration": [f"{split}_ece", f"{split}_optimal_ece", f"{split}_temperature"],
+        "bins": [f"{split}_bin_gaps_*"],
+        "gammas": ["gammas_*"],
+        "norm": ["last_layer_norm"],
+        "gradients": [f"gradient_norms_{epoch}" for epoch in settings.get("epochs", ())],
+        "learned": ["learned_*"],
+    }[trace.name]
+
+
+@pytest.mark.parametrize(("name", "scale"), SCALES)
+def test_every_scale_lists_what_it_makes(name, scale):
+    at_scale = Study.load(name, scale)
+    traces = [trace for grid in at_scale.grids for trace in grid.traces]
+    figures_of_traces = {name for trace in traces for name in curve_names(trace)}
+    setups = len(at_scale.setup_numbers)
+    curves = {f"{curve}-{i}" if i > 1 else curve for curve in figures_of_traces for i in range(1, setups + 1)}
+    has_shifts = any(grid.shifts for grid in at_scale.grids)
+    other_figures = {"diagram_*", "sweep_*", *(("roc_*",) if has_shifts else ())}
+    tables = {m.text for m in at_scale.metrics} | {f"ood_auroc({score})" for score in at_scale.detection if has_shifts}
+    assert at_scale.drawn
+    for exhibit in at_scale.drawn:
+        parameters = parsed(exhibit.command)
+        if parameters.get("topic") == "focal":
+            continue
+        assert (parameters.get("study") or parameters["topic"], parameters["scale"]) == (name, scale)
+        for wanted in exhibit.names:
+            possible_names = curves | other_figures if parameters["command"] == "figures" else tables
+            assert wanted in possible_names or any(fnmatch(wanted, pattern) for pattern in possible_names), (
+                exhibit.title,
+                wanted,
+            )
+
+
+def test_listing_is_that_of_the_scale(capsys):
+    app(["figures", "mukhoti_2020", "--scale", "small", "--list"], standalone_mode=False)
+    text = capsys.readouterr().out
+    assert "val_nll" in text
+    assert "test_nll" not in text
+    for command in (
+        ["figures", "wang_2021", "--scale", "tiny", "--list"],
+        ["study", "status", "wang_2021", "--scale", "x"],
+    ):
+        with refused("scale"):
+            app(command, standalone_mode=False)
+    with refused("scale"):
+        app(["figures", "focal", "--scale", "small"], standalone_mode=False)
+
+
+def test_scales_for_two_cores_train_in_float32():
+    for name, scale in SCALES:
+        precisions = {grid.recipe.precision for grid in Study.load(name, scale).grids}
+        assert precisions == ({"32-true"} if scale == "small" else {"bf16-mixed"}), (name, scale)
+    assert study.RECIPES["quick_cpu"].precision == "32-true"
+    changed = Study.load("wang_2021", "small").with_precision("bf16-mixed")
+    assert {run.recipe.precision for run in changed.runs()} == {"bf16-mixed"}
+    with refused("recipe_precision"):
+        Study.load("wang_2021", "small").with_precision("bf16")
 
 
 def test_unknown_command_options_are_rejected():

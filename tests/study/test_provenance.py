@@ -16,7 +16,7 @@ RECORDS = sorted(RESULTS.glob("*/made_with.json"))
 
 def load(record):
     name, _, scale = record["study"].rpartition("-")
-    return Study.load(name, scale)
+    return Study.load(name, scale).with_precision(record["precision"])
 
 
 def stale_parts(record, study):
@@ -63,6 +63,14 @@ def test_raised_revision_makes_results_stale(study, monkeypatch, registry_name, 
     monkeypatch.setitem(getattr(registry, registry_name)._code_versions, method, "revision 2")
     parts = stale_parts(record, Study.load("mukhoti_2020", "small"))
     assert any(expected in part for part in parts)
+
+
+def test_other_precision_makes_results_stale(study):
+    record = made_with(study, study.runs())
+    assert record["precision"] == "32-true"
+    changed = study.with_precision("bf16-mixed")
+    assert made_with(changed, changed.runs())["precision"] == "bf16-mixed"
+    assert len(stale_parts(record, changed)) == 2 * len(list(study.runs()))
 
 
 def test_changed_recipe_makes_results_stale(study, tmp_path):

@@ -1,6 +1,7 @@
 """The commands `study`, `demo` and `figures`: train and compare networks, and draw figures."""
 
 import os
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from calibrant.lab.study import Progress, Result, Status
 
 MIN_WIDE_COLUMNS = 112  # of a terminal that shows standard deviations
+LINE_SECONDS = 30.0  # between two lines about the progress, without a terminal
 study_app = Typer(no_args_is_help=True, rich_markup_mode=None, help="Train and compare networks over a grid.")
 
 STUDY_ARGUMENT = Argument(..., metavar="STUDY", help="Study file (.toml), or name of a bundled study.")
@@ -35,11 +37,15 @@ MIRROR_OPTION = Option(
     None, metavar="URL", help="URL (s3://, gs://, file://, ...) for sharing finished runs. Default: none."
 )
 SCALE_OPTION = Option(None, metavar="NAME", help="Scale of the study file, such as small. Default: the whole study.")
+PRECISION_OPTION = Option(
+    None, metavar="NAME", help="Precision of the training, such as bf16-mixed. Default: that of the study."
+)
 ONLY_OPTION = Option(
     None,
     "--only",
     metavar="TEXT",
-    help="Only runs with this text in the data set, network, loss or seed. Default: all.",
+    help="Only runs with this text in the data set, network, loss or seed, or a run as listed. Repeatable: all must "
+    "hold. Default: all runs.",
 )
 
 
@@ -52,7 +58,8 @@ def study_run(
     ),
     mirror: str | None = MIRROR_OPTION,
     scale: str | None = SCALE_OPTION,
-    select: str | None = ONLY_OPTION,
+    precision: str | None = PRECISION_OPTION,
+    select: list[str] | None = ONLY_OPTION,
     dry_run: bool = Option(False, "--dry-run", help="Only list what would be trained."),
     engine: str = Option("local", metavar="NAME", help="Where to train: local (in this process) or ray."),
     address: str | None = Option(
@@ -77,8 +84,8 @@ def study_run(
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
     from calibrant.lab.study import run, status
 
-    selection: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "select": select}
-    selection["with_"] = with_ or ()
+    selection: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "precision": precision}
+    selection |= {"select": select or (), "with_": with_ or ()}
     with _show_progress() as progress:
         if dry_run:
             result = status(study, **selection, estimate=True, progress=progress)
@@ -103,13 +110,35 @@ def study_status(
     folder: Path | None = OUT_OPTION,
     mirror: str | None = MIRROR_OPTION,
     scale: str | None = SCALE_OPTION,
-    select: str | None = ONLY_OPTION,
+    precision: str | None = PRECISION_OPTION,
+    select: list[str] | None = ONLY_OPTION,
     with_: list[str] | None = WITH_OPTION,
 ) -> None:
     """List the runs of a study: finished, started, failed or missing, and the time they take."""
     from calibrant.lab.study import status
 
-    _print_result(status(study, out=folder, mirror=mirror, scale=scale, select=select, with_=with_ or ()))
+    selection: dict[str, Any] = {"out": folder, "mirror": mirror, "scale": scale, "precision": precision}
+    _print_result(status(study, **selection, select=select or (), with_=with_ or ()))
+
+
+@study_app.command("table")
+def study_table(
+    study: str = STUDY_ARGUMENT,
+    source: str = Argument(..., metavar="TABLE", help='Table of the paper, such as "Table 2".'),
+    folder: Path | None = OUT_OPTION,
+    scale: str | None = SCALE_OPTION,
+    precision: str | None = PRECISION_OPTION,
+    with_: list[str] | None = WITH_OPTION,
+) -> None:
+    """Print one table of a study's paper, with the values of the finished runs beside the printed ones."""
+    from calibrant.lab.study import table
+    from calibrant.lab.study.exhibits import HEADINGS, NUM_TEXT_COLUMNS
+
+    result = table(study, source, out=folder, scale=scale, precision=precision, with_=with_ or ())
+    console.print(f"[bold]{escape_markup(result.source)} of {escape_markup(result.paper)}[/bold]")
+    console.print(bare_table(HEADINGS, (row.texts for row in result.rows), num_text_columns=NUM_TEXT_COLUMNS))
+    for note in result.notes:
+        print_line(note)
 
 
 @study_app.command("measure")
@@ -121,6 +150,7 @@ def study_measure(
     ),
     mirror: str | None = MIRROR_OPTION,
     scale: str | None = SCALE_OPTION,
+    precision: str | None = PRECISION_OPTION,
     calibrator: list[str] | None = Option(
         None, "--calibrator", "-c", metavar="NAME", help="Calibrator. Repeatable. Default: those of the study."
     ),
@@ -133,7 +163,7 @@ def study_measure(
     """Calibrate and measure the finished runs again, without training."""
     from calibrant.lab.study import measure
 
-    selection: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "with_": with_ or ()}
+    selection: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "precision": precision}
     with _show_progress() as progress:
         result = measure(
             study,
@@ -141,6 +171,7 @@ def study_measure(
             calibrators=calibrator or (),
             metrics=metric or (),
             jobs=jobs,
+            with_=with_ or (),
             progress=progress,
             command=command_line(),
         )
@@ -169,6 +200,7 @@ def figures(
     ),
     out_: Path | None = OUT_OPTION,
     scale: str | None = SCALE_OPTION,
+    precision: str | None = PRECISION_OPTION,
     with_: list[str] | None = WITH_OPTION,
     list_: bool = Option(
         False, "--list", help="Only list the tables and figures of the paper, and the commands for them."
@@ -178,8 +210,10 @@ def figures(
     from calibrant.io.files import ensure_writable
     from calibrant.lab.study import draw
 
+    if topic == "focal" and (scale or precision):
+        raise InputError("Expected a study with --scale or --precision, got focal, which trains none.", code="scale")
     if list_:
-        _print_exhibits(topic)
+        _print_exhibits(topic, scale)
         return
     with console.status("drawing"):
         if topic == "focal":
@@ -188,7 +222,7 @@ def figures(
             ensure_writable(folder / "figure.svg")
             paths = draw_focal_theory(folder)
         else:
-            paths = draw(topic, folder, out=out_, scale=scale, with_=with_ or ())
+            paths = draw(topic, folder, out=out_, scale=scale, precision=precision, with_=with_ or ())
     if not paths:
         raise InputError(
             f"Expected a finished run of study {topic!r} in {out_ or 'runs'}, got none. Try `calibrant study run` "
@@ -199,29 +233,34 @@ def figures(
     print_line(f"wrote {len(paths)} files to {folder}: {names}")
 
 
-def _print_exhibits(study: str) -> None:
+def _print_exhibits(study: str, scale: str | None) -> None:
     """Print the tables and figures of the paper that a study repeats, and the commands for them."""
     from calibrant.lab.study import Study
 
-    exhibits = Study.load(study).drawn
+    exhibits = Study.load(study, scale).drawn
     if not exhibits:
-        raise InputError(f"Expected a study with a list of figures, got {study!r}.", code="no_figures")
+        at_scale = f" at scale {scale!r}" if scale else ""
+        raise InputError(f"Expected a study with a list of figures, got {study!r}{at_scale}.", code="no_figures")
     rows = [(exhibit.title, exhibit.command, ", ".join(exhibit.names)) for exhibit in exhibits]
     console.print(bare_table(("in the paper", "command", "tables by metric, or files"), rows, num_text_columns=3))
 
 
 @contextmanager
 def _show_progress() -> Generator[Callable[["Progress"], object]]:
-    """Yield a function that shows a step: in a bar on a terminal, or else as a line for every finished run.
+    """Yield a function that shows a step: in a bar on a terminal, or else as lines.
+
+    Without a terminal, there is a line for every finished run, and for the step after `LINE_SECONDS` without a line.
 
     Notes and failures are lines everywhere.
     """
     columns = TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.fields[details]}")
     with Bar(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task("starting", total=None, details="")
+        last_line_time = time.monotonic()
 
         def show_step(step: "Progress") -> None:
             """Print a note or failure as a line; show any other step in the bar, or print it if it finished a run."""
+            nonlocal last_line_time
             kind = "" if step.event is None else step.event.kind
             if step.note or kind in ("note", "failed"):
                 bar.console.print(escape_invisible(step.text), markup=False, soft_wrap=True)
@@ -233,8 +272,9 @@ def _show_progress() -> Generator[Callable[["Progress"], object]]:
                 total=step.total or None,  # None: unknown, a bar that only moves
                 details=escape_markup(step.details),
             )
-            if not console.is_terminal and kind == "done":
-                print(escape_invisible(step.text), flush=True)
+            if not console.is_terminal and (kind == "done" or time.monotonic() - last_line_time > LINE_SECONDS):
+                print(escape_invisible(step.text if kind == "done" else str(step)), flush=True)
+                last_line_time = time.monotonic()
 
         yield show_step
 

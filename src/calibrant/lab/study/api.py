@@ -19,6 +19,7 @@ from calibrant.io.files import check_outputs, ensure_writable
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import Engine, Ray, run_locally
+from calibrant.lab.study.exhibits import PaperTable, paper_table
 from calibrant.lab.study.grids import Run
 from calibrant.lab.study.measurements import diverged_rows, measure_runs
 from calibrant.lab.study.progress import (
@@ -28,6 +29,7 @@ from calibrant.lab.study.progress import (
     check_user_methods,
     check_versions,
     first_line,
+    plan_lines,
     run_trial,
     runs_without_timing,
     seconds_left,
@@ -54,7 +56,8 @@ def run(
     data: str | Path | None = None,
     mirror: str | None = None,
     scale: str | None = None,
-    select: str | None = None,
+    precision: str | None = None,
+    select: str | Sequence[str] | None = None,
     engine: str = "local",
     address: str | None = None,
     gpus: float | None = None,
@@ -76,7 +79,9 @@ def run(
         data: Folder of local data sets, by default the environment variable CALIBRANT_DATA.
         mirror: URL through which finished runs are shared.
         scale: Name of a scale of the study file.
-        select: Text that a run's data set, network, loss or seed must contain.
+        precision: Precision of the training in place of the study's, such as "bf16-mixed". Runs of another precision
+            are other runs.
+        select: Conditions on the runs, such as "cross_entropy", "seed 1" or "cross_entropy, seed 1"; all must hold.
         engine: "local" or "ray".
         address: Address of the Ray cluster.
         gpus: GPUs of each run on Ray.
@@ -91,7 +96,9 @@ def run(
     """
     # Long because it lists the steps of a study in their order, and 15 options.
     selected_engine = _select_engine(engine, address, gpus)
-    loaded_study, store, inputs = _open_study(study, out=out, mirror=mirror, scale=scale, with_=with_)
+    loaded_study, store, inputs = _open_study(
+        study, out=out, mirror=mirror, scale=scale, precision=precision, with_=with_
+    )
     check_outputs([store.root / name for name in RESULT_FILES], inputs)  # no result may replace an input
     paper = load_paper(loaded_study)
     runs, dataset_cache = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
@@ -113,6 +120,9 @@ def run(
     for missing_run in missing_runs:
         if change := store.code_change(missing_run):  # the predicate of a sentence
             notes.add(f"{loaded_study.describe(missing_run)} {change}: it is trained again")
+    if missing_runs:
+        for line in plan_lines(ready_runs, missing_runs):
+            notes.report(Progress(line, note=True))
     with open_tracker(track, loaded_study, store.root) as on_event:
         for step in train_all(loaded_study, ready_runs, store, dataset_cache, selected_engine, on_event):
             if step.event is not None and step.event.kind == "failed":
@@ -128,6 +138,7 @@ def measure(
     data: str | Path | None = None,
     mirror: str | None = None,
     scale: str | None = None,
+    precision: str | None = None,
     calibrators: Sequence[str | Method] = (),
     metrics: Sequence[str | Method] = (),
     jobs: int | None = None,
@@ -143,6 +154,8 @@ def measure(
         data: Folder of local data sets; only runs on these data are measured.
         mirror: URL through which finished runs are shared.
         scale: Name of a scale of the study file.
+        precision: Precision of the training in place of the study's, such as "bf16-mixed". Runs of another precision
+            are other runs.
         calibrators: Calibrators in place of the study's.
         metrics: Metrics in place of the study's.
         jobs: Number of processes for long work, by default one per core.
@@ -153,7 +166,9 @@ def measure(
     Raises:
         InputError: If no run is finished.
     """
-    loaded_study, store, inputs = _open_study(study, out=out, mirror=mirror, scale=scale, with_=with_)
+    loaded_study, store, inputs = _open_study(
+        study, out=out, mirror=mirror, scale=scale, precision=precision, with_=with_
+    )
     check_outputs([store.root / name for name in RESULT_FILES], inputs)  # no result may replace an input
     methods = {"calibrators": tuple(calibrators), "metrics": tuple(metrics)}
     # without calibrators or metrics, the study's own count
@@ -178,6 +193,38 @@ def measure(
     return result
 
 
+def table(
+    study: StudyLike,
+    source: str,
+    *,
+    out: str | Path | None = None,
+    scale: str | None = None,
+    precision: str | None = None,
+    with_: Sequence[str] = (),
+) -> PaperTable:
+    """Return one table of the paper that a study repeats, with the values of the finished runs beside it.
+
+    Nothing is trained or written.
+
+    Args:
+        study: A TOML file, the name of a bundled study, or a `Study`.
+        source: The table, such as "Table 2".
+        out: Folder of the runs, by default runs/NAME.
+        scale: Name of a scale of the study file.
+        precision: Precision of the training in place of the study's.
+        with_: Python files or packages that define further methods.
+
+    Raises:
+        InputError: If the study names no paper, or the paper has no such table.
+    """
+    loaded_study, store, _ = _open_study(study, out=out, mirror=None, scale=scale, precision=precision, with_=with_)
+    paper = load_paper(loaded_study)
+    paper_table(paper, source, ())  # refuses an unknown table before anything is measured
+    store.sync_runs(loaded_study.runs())
+    rows = [row for measurement in measure_runs(loaded_study, store) for row in measurement.rows]
+    return paper_table(paper, source, study_tables(rows, paper) if rows else ())
+
+
 def status(
     study: StudyLike,
     *,
@@ -185,7 +232,8 @@ def status(
     data: str | Path | None = None,
     mirror: str | None = None,
     scale: str | None = None,
-    select: str | None = None,
+    precision: str | None = None,
+    select: str | Sequence[str] | None = None,
     with_: Sequence[str] = (),
     estimate: bool = False,
     progress: OnProgress | None = None,
@@ -195,7 +243,7 @@ def status(
     With `estimate`, data sets are loaded and single batches timed, to tell which runs can be trained and how long they
     take; after `MAX_DRY_RUN_SECONDS` no further network is timed. `run` explains the other arguments.
     """
-    loaded_study, store, _ = _open_study(study, out=out, mirror=mirror, scale=scale, with_=with_)
+    loaded_study, store, _ = _open_study(study, out=out, mirror=mirror, scale=scale, precision=precision, with_=with_)
     runs, dataset_cache = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
     store.sync_runs(runs)
     runs_without_data: dict[Run, str] = {}
@@ -221,6 +269,7 @@ def draw(
     *,
     out: str | Path | None = None,
     scale: str | None = None,
+    precision: str | None = None,
     with_: Sequence[str] = (),
 ) -> list[Path]:
     """Draw the figures of the finished runs to `folder`: SVG and PNG, with their data as CSV.
@@ -232,14 +281,22 @@ def draw(
     """
     from calibrant.lab.study import figures
 
-    loaded_study, store, input_files = _open_study(study, out=out, mirror=None, scale=scale, with_=with_)
+    loaded_study, store, input_files = _open_study(
+        study, out=out, mirror=None, scale=scale, precision=precision, with_=with_
+    )
     store.sync_runs(loaded_study.runs())  # also fetches runs from the stores of other studies
     ensure_writable(Path(folder) / "figure.svg")
     return figures.draw(loaded_study, store, Path(folder), input_files)
 
 
 def _open_study(
-    study: StudyLike, *, out: str | Path | None, mirror: str | None, scale: str | None, with_: Sequence[str]
+    study: StudyLike,
+    *,
+    out: str | Path | None,
+    mirror: str | None,
+    scale: str | None,
+    precision: str | None,
+    with_: Sequence[str],
 ) -> tuple[Study, Store, list[str | Path]]:
     """Load a study and open its store.
 
@@ -261,6 +318,8 @@ def _open_study(
     else:
         loaded_study = Study.load(study, scale)
         inputs.append(study)
+    if precision is not None:
+        loaded_study = loaded_study.with_precision(precision)
     inputs += [*loaded_study.with_, *(path for model in loaded_study.models for path in (model.val, model.test))]
     if out is not None:
         return loaded_study, Store(Path(out), mirror), inputs

@@ -136,6 +136,15 @@ class Study:
             table.pop("drawn", None)  # describes the full study only
             return _build_study({"name": f"{path.stem}-{scale}"} | table | scales[scale], path.parent)
 
+    def with_precision(self, precision: str) -> "Study":
+        """Return the study with every run trained in another precision, such as "bf16-mixed".
+
+        Raises `InputError` for an unknown precision.
+        """
+        return replace(
+            self, grids=[replace(grid, recipe=replace(grid.recipe, precision=precision)) for grid in self.grids]
+        )
+
     def runs(self) -> Iterator[Run]:
         """Yield every training of every grid once, with the shifts and traces of all grids that list it."""
         runs_by_training = group_pairs(

@@ -7,6 +7,7 @@ facts about its training, such as its seconds.
 import copy
 import math
 import os
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ EXAMPLES_PER_CLASS = 20  # of the random predictions on which user methods are t
 MIN_TRIAL_BATCH_EXAMPLES = 2  # batch normalization needs two
 TRIALS_PER_BATCH_SIZE = 2  # the first batch of a size is slower, as torch chooses algorithms for it
 MAX_TRIAL_BATCH_SECONDS = 0.5  # no larger batch is tried after a batch this slow
+SEED_CONDITION = re.compile(r"(?:(?P<names>.+), *)?seed[ =](?P<seed>\d+)")
 
 
 def duration_text(seconds: float) -> str:
@@ -54,22 +56,35 @@ def duration_text(seconds: float) -> str:
     return f"about {minutes / 60:.1f} hours" if minutes < 100 * 60 else f"about {minutes / 1440:,.0f} days"
 
 
-def select_runs(study: Study, text: str | None = None) -> list[Run]:
-    """Return the runs whose data set, network, loss (as the study spells them) or "seed=N" contain a text.
+def select_runs(study: Study, conditions: str | Sequence[str] | None = ()) -> list[Run]:
+    """Return the runs that satisfy all conditions, or all runs without a condition.
 
-    Without a text, all runs are returned; these may be none if the study compares models that were trained elsewhere.
+    A condition is a text that the data set, the network or the loss contains, as the study spells them; "seed N" or
+    "seed=N"; or both, such as "cross_entropy, seed 1", whose names are then whole: as lists of runs print them.
 
     Raises:
-        InputError: If no run contains the text, or a study without such models has no runs.
+        InputError: If no run satisfies the conditions, or a study without models trained elsewhere has no runs.
     """
-    parts_by_run = {run: (*study.names(run), f"seed={run.seed}") for run in study.runs()}
-    runs = [run for run, parts in parts_by_run.items() if text is None or any(text in part for part in parts)]
-    if not runs and (text is not None or not study.models):
+    texts = [conditions] if isinstance(conditions, str) else list(conditions or ())
+    runs = [run for run in study.runs() if all(_satisfies(study, run, text) for text in texts)]
+    if not runs and (texts or not study.models):
+        wanted = " and ".join(map(shorten_repr, texts))
         raise InputError(
-            f"No run of study {study.name!r} has {shorten_repr(text)} in its data set, network, loss or seed.",
+            f"No run of study {study.name!r} has {wanted} in its data set, network, loss or seed. Try `calibrant study "
+            "status` for a list.",
             code="no_matching_run",
         )
     return runs
+
+
+def _satisfies(study: Study, run: Run, text: str) -> bool:
+    """Return whether a run satisfies a condition of `select_runs`."""
+    names = study.names(run)
+    if (match := SEED_CONDITION.fullmatch(text.strip())) is None:
+        return any(text in name for name in names)
+    return int(match["seed"]) == run.seed and f", {', '.join(names)}".endswith(
+        f", {match['names']}" * bool(match["names"])
+    )
 
 
 Timing = tuple[Run, float]  # a run, and the seconds of an epoch
@@ -191,6 +206,28 @@ def _explain_failure(method: Method, k: int) -> Generator[None]:
         raise InputError(
             f"{method} fails on random predictions of {k} classes: {error_text(error)}", code=code
         ) from error
+
+
+# Precision
+
+
+def has_fast_bfloat16() -> bool:
+    """Return whether the device of the training has bfloat16 units: a GPU that supports it, or AVX-512 or AMX."""
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.backends.mps.is_available() or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def plan_lines(runs: Sequence[Run], missing_runs: Sequence[Run]) -> Iterator[str]:
+    """Yield what a study is about to train, and whether another precision would be faster."""
+    precisions = "/".join(dict.fromkeys(run.recipe.precision for run in missing_runs))
+    epochs = sum(run.recipe.epochs for run in missing_runs)
+    yield (
+        f"to train: {len(missing_runs)} of {len(runs)} runs, {epochs:,} epochs in all, precision {precisions}, "
+        f"{torch.get_num_threads()} threads"
+    )
+    if "bf16" in precisions and not has_fast_bfloat16():
+        yield "This processor has no bfloat16 units: float32 is several times faster. Try --precision 32-true."
 
 
 # Trials before the training

@@ -17,6 +17,9 @@ from calibrant.types import InputError, prefix_errors
 KEY_LISTS = "datasets", "networks", "losses", "calibrators", "metrics"
 ROW_COLUMNS = "dataset", "network", "loss", "calibrator", "metric"
 ValueKey = tuple[Method, ...]  # data set, network, loss, calibrator and metric, as in KEY_LISTS
+PrintedNames = tuple[str, ...]  # data set, network, loss, calibrator and metric, as the paper prints them
+# the key is None if the paper does not define the loss
+PrintedTable = Mapping[PrintedNames, tuple[ValueKey | None, PaperValue]]
 TrainingKey = tuple[Method, Method, Method]  # data set, network and loss
 ParseMethod = Callable[[str, str], Method]
 SplitSizes = tuple[int, int, int]  # of the training, validation and test examples
@@ -47,7 +50,7 @@ class PublishedResults:
     """
 
     paper: str
-    values: Mapping[ValueKey, PaperValue]
+    tables: Mapping[str, PrintedTable]  # by their sources, such as "Table 2"
     datasets: Mapping[Method, PaperDataset]
     exceptions: Mapping[TrainingKey, Recipe]  # recipes of trainings that do not use the recipe of their data set
     runs: int | None  # number of runs that the means are over; None if unknown
@@ -84,7 +87,7 @@ class PublishedResults:
 
         return cls(
             paper=table["paper"],
-            values=_read_values(table, read_method),
+            tables=_read_values(table, read_method),
             datasets={read_method("datasets", e["name"]): read_dataset(e) for e in table["datasets"].values()},
             exceptions={read_training(entry): parse_recipe(entry["recipe"]) for entry in table.get("exceptions", [])},
             runs=table.get("runs"),
@@ -94,6 +97,12 @@ class PublishedResults:
     def recipe(self, dataset: Method, network: Method, loss: Method) -> Recipe:
         """Return the paper's recipe for a training: an exception, or the recipe of the data set."""
         return self.exceptions.get((dataset, network, loss), self.datasets[dataset].recipe).for_loss(loss.name)
+
+    @cached_property
+    def values(self) -> Mapping[ValueKey, PaperValue]:
+        """The values of all tables. If a value is printed in several tables, the first one counts."""
+        printed = reversed([pair for table in self.tables.values() for pair in table.values()])
+        return {key: value for key, value in printed if key is not None}
 
     @cached_property
     def setups(self) -> frozenset[tuple[Method, Method]]:
@@ -118,10 +127,15 @@ class PaperComparison:
 
         Papers have no values for shifts, nor for variants of a training, such as another number of epochs.
         """
+        key = self.paper_key(row)
+        return None if key is None else self.published.values.get(key)
+
+    def paper_key(self, row: Mapping[str, Any]) -> ValueKey | None:
+        """Return the key of the paper's value for a row of results, or None for a shift or a variant of a training."""
         if row["shift"] or ("loss", row["loss"]) not in self._methods:  # a variant's label has a suffix
             return None
-        dataset, network, loss, calibrator, metric = (self._methods[column, row[column]] for column in ROW_COLUMNS)
-        return self.published.find(*self._paper_setup(dataset, network), loss, calibrator, metric)
+        dataset, network, *methods = (self._methods[column, row[column]] for column in ROW_COLUMNS)
+        return (*self._paper_setup(dataset, network), *methods)
 
     @cached_property
     def _methods(self) -> dict[tuple[str, str], Method]:
@@ -237,13 +251,13 @@ def study_tables(
     return [replace(table, versions_note=versions_note) for table in tables]
 
 
-def _read_values(table: Mapping[str, Any], read_method: ParseMethod) -> dict[ValueKey, PaperValue]:
-    """Return the values of all tables of a paper. If a value is printed in several tables, the first one counts.
+def _read_values(table: Mapping[str, Any], read_method: ParseMethod) -> Mapping[str, PrintedTable]:
+    """Return the values of all tables of a paper by their sources, such as "Table 1".
 
     A row holds abbreviations of the data set and network, then for each loss a cell: a text with a value for each
     calibrator.
     """
-    paper_values: dict[ValueKey, PaperValue] = {}
+    tables: dict[str, dict[PrintedNames, tuple[ValueKey | None, PaperValue]]] = {}
     for part in table["tables"]:  # a table of the paper, for one metric
         source, losses, calibrators = part["source"], part["losses"], part["columns"]
         scale = 100.0 if part.get("percent", True) else 1.0  # printed values are divided by it
@@ -264,11 +278,12 @@ def _read_values(table: Mapping[str, Any], read_method: ParseMethod) -> dict[Val
                         code="cell_length",
                     )
                 for calibrator, text in zip(calibrators, texts, strict=True):
-                    if text != "?" and loss in full_names:  # legible, and the paper defines the loss
+                    if text != "?":  # legible
                         names = (dataset, network, loss, calibrator, part["metric"])
                         methods = map(read_method, KEY_LISTS, (full_names.get(name, name) for name in names))
-                        paper_values.setdefault(tuple(methods), _parse_value(text, scale, source))
-    return paper_values
+                        key = tuple(methods) if loss in full_names else None
+                        tables.setdefault(source, {})[names] = key, _parse_value(text, scale, source)
+    return tables
 
 
 def _parse_value(text: str, scale: float, source: str) -> PaperValue:

@@ -165,7 +165,6 @@ RECIPES = {
         warmup=1,
         milestones=(),
         decayed="weights",
-        precision="bf16-mixed",
         channels_last=True,
     ),
 }

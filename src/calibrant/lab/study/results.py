@@ -217,15 +217,17 @@ class Status:
 
 
 def made_with(study: Study, runs: Iterable[Run]) -> dict[str, Any]:
-    """Return the version, the runs and the methods of results, for `made_with.json`.
+    """Return the version, the precision of the training, the runs and the methods of results, for `made_with.json`.
 
     The id of a run changes with its data set, network, loss, recipe, seed, traces and the revisions of their methods.
     """
     methods = *study.calibrators, *study.metrics, *study.detection
+    trained = list(runs)
     return {
         "calibrant": __version__,
         "study": study.name,
-        "runs": {run.id: study.describe(run) for run in runs},
+        "precision": "/".join(dict.fromkeys(run.recipe.precision for run in trained)),
+        "runs": {run.id: study.describe(run) for run in trained},
         # the code is "" in the first revision of a built-in method
         "revisions": {method.text: method.code or "revision 1" for method in methods},
     }

@@ -1,4 +1,4 @@
-"""Paired tests over seeds, corrected for multiple comparisons."""
+"""Paired tests over seeds, corrected for multiple comparisons, and the unpaired test of printed means."""
 
 import math
 import warnings
@@ -11,6 +11,7 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 
 Key = TypeVar("Key", bound=Hashable)
 ValuesBySeed = Mapping[int, float]  # values of a metric by seed
+Printed = tuple[float, float]  # a mean and its standard deviation over runs
 
 
 def paired_p_value(first: ValuesBySeed, second: ValuesBySeed) -> float:
@@ -32,6 +33,23 @@ def paired_p_value(first: ValuesBySeed, second: ValuesBySeed) -> float:
         warnings.simplefilter("ignore", RuntimeWarning)  # if all differences are equal, scipy divides by 0; then p is 0
         first_values, second_values = zip(*pairs, strict=True)
         return float(ttest_rel(first_values, second_values).pvalue)  # pyright: ignore
+
+
+def unpaired_p_value(first: Printed, second: Printed, n: int) -> float:
+    """Return the two-sided p-value of Student's unpaired t-test of two means over n runs each, or nan if n < 2.
+
+    Means and deviations are as papers print them. It is nan, too, without deviations.
+
+    >>> round(unpaired_p_value((0.95, 0.19), (1.39, 0.28), 5), 3)
+    0.019
+    """
+    (first_mean, first_deviation), (second_mean, second_deviation) = first, second
+    standard_error = math.sqrt((first_deviation**2 + second_deviation**2) / n)
+    if n < 2 or not standard_error > 0:
+        return math.nan
+    from scipy.stats import t  # imported here because it is slow
+
+    return float(2 * t.sf(abs(first_mean - second_mean) / standard_error, 2 * n - 2))
 
 
 def holm(p_values: Mapping[Key, float]) -> dict[Key, float]:

@@ -30,9 +30,9 @@ class PaperRow:
     def texts(self) -> tuple[str, ...]:
         """The texts of `HEADINGS`."""
         info = metrics.metric_info(self.metric)
-        here = "" if self.cell is None else self.cell.text(info).removesuffix(self.cell.test_results).strip()
+        own_text = "" if self.cell is None else self.cell.text(info).removesuffix(self.cell.test_results).strip()
         mark = "" if self.cell is None else self.cell.mark
-        return (*self.names, here, mark, self.paper.text(info), self.paper_mark)
+        return (*self.names, own_text, mark, self.paper.text(info), self.paper_mark)
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def _paper_marks(published: PublishedResults, printed: PrintedTable) -> dict[Pri
     """Return the marks of unpaired t-tests against the first loss of each data set, network, calibrator and metric."""
     groups = group_pairs(((names[:2] + names[3:]), (names, value)) for names, (_, value) in printed.items())
     marks: dict[PrintedNames, str] = {}
-    for (_, reference), *others in groups.values():
-        for names, value in others:
+    for (_, reference), *compared in groups.values():
+        for names, value in compared:
             printed_means = (reference.mean, reference.deviation), (value.mean, value.deviation)
             p = unpaired_p_value(*printed_means, published.runs or 1)
             if not math.isnan(p) and value.mean != reference.mean:

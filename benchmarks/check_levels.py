@@ -74,7 +74,7 @@ def measure_cell(n: int, structure: str, pattern: str, draws: int) -> list[dict[
     for _ in range(draws):
         p = draw_predictions(n, structure, pattern, rng)
         for name, requirement in requirements.items():
-            bounds = metric_bounds(requirement.method, p, ERROR_RATE)
+            bounds = metric_bounds(requirement, p, ERROR_RATE)
             inner, outer = (bounds.high, bounds.low) if requirement.is_upper else (bounds.low, bounds.high)
             counts[name]["holds"] += requirement.is_met(inner)
             counts[name]["broken"] += not requirement.is_met(outer)

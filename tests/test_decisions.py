@@ -22,6 +22,7 @@ from calibrant.decisions import (
     expected_costs,
     net_benefit,
 )
+from calibrant.decisions._thresholds import GRID, START_SHARES
 from calibrant.deployment import export
 from calibrant.predictions.folds import assign_folds
 
@@ -247,6 +248,28 @@ def test_threshold_is_found_where_there_is_one():
     assert 0.73 <= certified.threshold <= 0.85  # the risk is 10 % above .737
     acted = certified.acts_on(confident(3000, 0))
     assert (int(acted.sum()), certified.share) == (certified.n, certified.n / 3000)
+
+
+@pytest.mark.parametrize("confidence", [0.995, 0.97, 0.9, 0.83, 0.74, 0.65, 0.57])
+def test_threshold_between_starts_is_certified(confidence):
+    """One of 39 is wrong above, p = .0018 for a risk of 20 %, and half of the rows below."""
+    rows = [confidence] * 39 + [confidence - 0.05] * 200
+    p = Predictions.from_confidence(rows, [0] + [1] * 38 + [0, 1] * 100)
+    certified = certify_threshold(p, risk=0.2, delta=0.1)
+    assert (certified.n, certified.errors) == (39, 1)
+
+
+def test_shares_of_starts_sum_to_one():
+    assert sum(START_SHARES.values()) == pytest.approx(1)
+    assert set(START_SHARES) <= set(GRID)
+
+
+def test_reason_names_the_event():
+    rng = np.random.default_rng(0)
+    probs = rng.random(2000)
+    p = Predictions.from_probs(probs, (rng.random(2000) < probs).astype(int), class_names=["well", "sick"])
+    for risk in (0.2, 0.01):
+        assert "sick" in certify_threshold(p, risk=risk, of="sick").reason
 
 
 def test_stated_threshold_is_reached():

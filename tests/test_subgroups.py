@@ -2,6 +2,7 @@
 
 import inspect
 import time
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -174,6 +175,15 @@ def test_the_table_names_the_level_of_its_intervals():
     p, features, _ = draw(1500, seed=8)
     fitted = MultiCalibrated.fit(p, features)
     assert "95 % interval" in str(fitted.evaluate(p, features, level=0.95)).partition("\n")[0]
+
+
+def test_table_tells_whether_anything_was_corrected():
+    p, features, _ = draw(1500, seed=8)
+    corrected = MultiCalibrated.fit(p, features)
+    as_is = replace(corrected, trees=corrected.trees[:0])
+    tables = [fitted.evaluate(p, features) for fitted in (corrected, as_is)]
+    assert [table.num_trees for table in tables] == [len(corrected.trees), 0]
+    assert len(str(tables[1]).splitlines()) == len(str(tables[0]).splitlines()) + (len(corrected.trees) > 0)
 
 
 def test_named_classes_may_come_in_any_order():

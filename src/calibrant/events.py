@@ -116,7 +116,7 @@ ONE_CLASS = EventKind(
     tested_metrics=("accuracy", "nll", "event_brier", "brier", *TESTED_METRICS, "auroc"),
     compared_metrics=("accuracy", "nll", "event_brier", "ece", "adaptive_ece", "classwise_ece"),
     hint='To evaluate the predicted class instead, use of="top" (--of top).',
-    gap_title="probability minus frequency",
+    gap_title="predicted minus observed",
     gap_meaning="above 0: the probability of {name} is overestimated",
     is_confidence=False,
     selector=1,

@@ -1,6 +1,7 @@
 """`calibrant.check`: verdicts, their error rates, groups, comparisons with an old model, files and exit status."""
 
 import json
+import time
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,6 +16,7 @@ from rendered import assert_rendered
 import calibrant
 from calibrant import Predictions, check, metrics
 from calibrant.monitoring import read_requirements
+from calibrant.planning import quick_sample_size
 
 
 def status(p, requirement, **options):
@@ -33,6 +35,8 @@ def status(p, requirement, **options):
         ("ece < 0.001", "too_little_data"),
         ("signed_gap < 0.05", "holds"),
         ("signed_gap > -0.05", "holds"),
+        ("abs(signed_gap) < 0.05", "holds"),
+        ("abs( signed_gap ) < 0.001", "too_little_data"),
         ("nll<2", "holds"),
         ("brier < 0.1", "broken"),
         ("auroc > 0.6", "holds"),
@@ -50,6 +54,67 @@ def test_overconfident_model_breaks_its_ece_by_the_signed_gap():
     gap = metrics.signed_gap.interval(p, level=0.95)
     assert condition.low == pytest.approx(gap.low, abs=0.01)
     assert condition.high > condition.low
+
+
+def test_value_is_the_one_that_its_bound_is_about():
+    """An ECE holds by the bound of the L2 error, and is broken by that of the gap, whose values stand beside them."""
+    for p in (draw(3000, seed=1), draw(400, seed=2), draw(3000, seed=1, scale=3.0)):
+        for requirement in ("ece < 0.2", "ece < 0.05", "adaptive_ece < 0.01"):
+            condition = check(p, requirement).conditions[0]
+            assert condition.low <= condition.value <= condition.high or condition.status == "broken"
+            if condition.status == "broken":
+                assert condition.metric == "abs(signed_gap)"
+                assert condition.value == pytest.approx(abs(float(metrics.signed_gap(p))))
+                assert condition.low <= condition.value
+            elif condition.status == "holds":
+                assert condition.metric == "debiased_l2"
+                assert condition.value == pytest.approx(float(metrics.debiased_l2(p)))
+    assert check(p, "accuracy > 0.1").conditions[0].metric == "accuracy"
+
+
+def test_absolute_gap_holds_on_both_sides_only():
+    """A gap of -16.73 % is below 5 %, and its absolute value is not."""
+    p = Predictions.from_confidence([0.6] * 1000, [1] * 767 + [0] * 233)
+    assert status(p, "signed_gap < 0.05") == "holds"
+    condition = check(p, "abs(signed_gap) < 0.05").conditions[0]
+    assert (condition.status, condition.value) == ("broken", pytest.approx(0.167))
+    assert condition.low > 0.05
+    one_sided, two_sided = (
+        check(p, texts).notes for texts in ("signed_gap < 0.2", ["signed_gap < 0.2", "signed_gap > -0.2"])
+    )
+    assert len(one_sided) == len(two_sided) + 1
+
+
+def test_gates_that_a_constant_passes_are_told():
+    """Fraud of 1.26 %: a model that says 1e-6 of every payment has a small ECE."""
+    p = Predictions.from_probs(np.full(20_000, 1e-6), (np.arange(20_000) < 252).astype(int))
+    result = check(p, ["ece < 0.02", "accuracy > 90%"])
+    assert (result.status, result.passing_constants, len(result.notes)) == ("holds", ("base rate", "0"), 1)
+    assert check(p, "ece < 0.01").passing_constants == ("base rate",)
+    assert check(p, ["ece < 0.02", "auroc > 0.7"]).passing_constants == ()
+    assert check(draw(500), ["ece < 0.02", "accuracy > 0.6"]).passing_constants == ()
+    groups = Predictions.from_probs([0.2, 0.8] * 500, [0, 0, 0, 0, 1, 1, 1, 1, 0, 1] * 100, groups=["a", "b"] * 500)
+    assert check(groups, "ece < 0.05").passing_constants == ("base rate",)
+    turned = Predictions(groups.logits, (torch.arange(1000) % 2), groups=["a", "b"] * 500)
+    assert check(turned, "ece < 0.05", by_group=True).passing_constants == ()
+
+
+def test_result_names_its_event():
+    p = Predictions.from_probs([0.2, 0.8] * 50, ["well", "sick"] * 50, class_names=["well", "sick"])
+    assert "sick" in check(p, "ece < 0.5").event
+    assert "sick" in json.loads(check(p, "ece < 0.5").json())["event"]
+    assert check(p, "ece < 0.5", of="top").event != check(p, "ece < 0.5").event
+
+
+def test_hints_of_many_groups_take_no_search():
+    """Every group of an undecided ECE has a hint, close to the simulated one."""
+    p = draw(2000, groups=np.arange(2000) % 40)
+    start = time.process_time()
+    conditions = check(p, "ece < 0.02", by_group=True).conditions
+    assert time.process_time() - start < 10  # 80 s with a search for each
+    assert all(condition.needed for condition in conditions)
+    needed = conditions[0].needed
+    assert needed == pytest.approx(quick_sample_size(p.events, bound=0.02, alpha=0.05), rel=0.3)
 
 
 @pytest.mark.parametrize("accuracy", [0.7, 0.95])
@@ -183,6 +248,8 @@ def test_ids_decide_the_pairing():
         ("accuracy > old - 1", "requirement_limit"),
         ("ece > 0.02", "requirement_direction"),
         ("accuracy < 0.9", "requirement_direction"),
+        ("abs(signed_gap) > 0.02", "requirement_direction"),
+        ("abs(signed_gap) < old", "requirement_metric"),
         ("kuiper < 0.1", "requirement_metric"),
         ("ece(norm=2) < 0.1", "requirement_metric"),
         ("auroc > old", "requirement_metric"),
@@ -194,6 +261,11 @@ def test_ids_decide_the_pairing():
 )
 def test_requirements_that_cannot_be_meant_are_refused(requirement, code):
     assert code_of(check, draw(50, seed=0), requirement) == code
+
+
+def test_auc_leads_to_auroc():
+    with refused("unknown_method", "'auroc'"):
+        check(draw(50), "auc > 0.7")
 
 
 def test_options_out_of_range_are_refused():

@@ -60,6 +60,25 @@ def test_numbers_are_those_of_the_metrics():
         assert row.difference == pytest.approx(row.new - row.old)
 
 
+def test_gap_of_a_class_is_not_called_that_of_the_accuracy():
+    """The probability of class 1 minus its frequency stands beside an accuracy of the predicted class."""
+    rng = np.random.default_rng(0)
+    probs, labels = rng.uniform(0.1, 0.6, 300), (rng.random(300) < 0.3).astype(int)
+    old = Predictions.from_probs(probs, labels, class_names=["well", "sick"])
+    new = Predictions.from_probs(0.9 * probs, labels, class_names=["well", "sick"])
+    titles = {event: rows_of(compare(old, new, of=event))["signed_gap", None].title for event in ("sick", "top")}
+    stated = compare(Predictions.from_confidence(probs, labels), Predictions.from_confidence(0.9 * probs, labels))
+    assert titles["top"] == rows_of(stated)["signed_gap", None].title != titles["sick"]
+    result = compare(old, new)
+    assert "sick" in result.event
+    assert json.loads(result.json())["event"] == result.event
+    row = rows_of(result)["signed_gap", None]
+    assert row.old == pytest.approx(probs.mean() - labels.mean())
+    by_name = {e.name: e for e in drift(old, new).estimates}
+    assert (by_name["signed_gap"].title, by_name["accuracy"].title) == (titles["sick"], "accuracy")
+    assert drift(old, new).event == result.event
+
+
 @pytest.mark.parametrize("n", [25, 400])
 def test_limits_and_p_values_are_those_of_metrics_compare(n):
     old, new = noisy_pair(n, 3)

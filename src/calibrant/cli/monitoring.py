@@ -251,8 +251,7 @@ def watch_command(
     calibrant watch model.watch labels_of_monday.csv tuesday.csv --page watch.html
     """
     from calibrant.deployment import Contract
-    from calibrant.monitoring import lock_state
-    from calibrant.monitoring._reading import WatchFile
+    from calibrant.monitoring import WatchFile, lock_state
 
     paths = files or []
     suffixes = {state: (".watch",), page: (".html",), prometheus: (".prom",)}

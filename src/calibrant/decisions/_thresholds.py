@@ -9,12 +9,22 @@ import torch
 from calibrant._text import format_percent
 from calibrant._validation import check_range
 from calibrant.backend.bins import allow_rounding
-from calibrant.events import BINARY_EVENTS
+from calibrant.events import BINARY_EVENTS, describe_event
 from calibrant.predictions import Predictions, as_predictions
 
 # increasing, and fixed before the data are seen
 GRID = (*(i / 100 for i in range(1, 100)), 0.992, 0.994, 0.996, 0.998, 0.999)
-STARTS = (0.999, 0.99, 0.95, 0.85, 0.70)  # thresholds that get an equal share of delta
+# Thresholds at which the search starts, with their shares of delta, which add up to 1. A start far above a threshold
+# may have too few examples, and one far below it too many errors
+MAIN_STARTS = (0.999, 0.99, 0.95, 0.85, 0.70)
+FURTHER_STARTS = (
+    *(0.98, 0.97, 0.96, 0.94, 0.93, 0.92, 0.90, 0.88, 0.86, 0.82),
+    *(0.80, 0.78, 0.75, 0.72, 0.67, 0.64, 0.60, 0.55, 0.50, 0.40),
+)
+START_SHARES = {
+    **dict.fromkeys(MAIN_STARTS, 0.5 / len(MAIN_STARTS)),
+    **dict.fromkeys(FURTHER_STARTS, 0.5 / len(FURTHER_STARTS)),
+}
 
 
 @dataclass(frozen=True)
@@ -52,8 +62,9 @@ def certify_threshold(
     With probability at least 1 - delta over draws of the data, the share of wrong predictions among all future ones
     with at least this confidence is at most `risk`. The hypotheses "the error above t exceeds `risk`" are tested on a
     grid of thresholds that was fixed beforehand, by exact binomial p-values, from the highest threshold down (Learn
-    then Test, Angelopoulos et al. 2021). The fallback procedure (Wiens 2003) gives a fifth of delta to each of the
-    thresholds .999, .99, .95, .85 and .70, and the level of a rejected hypothesis passes to the next lower threshold.
+    then Test, Angelopoulos et al. 2021). The fallback procedure (Wiens 2003) gives a tenth of delta to each of the
+    thresholds .999, .99, .95, .85 and .70, and a fortieth to each of 20 thresholds between and below them; the level of
+    a rejected hypothesis passes to the next lower threshold.
 
     Args:
         predictions: Labeled predictions that were used neither to train nor to calibrate the model.
@@ -79,15 +90,17 @@ def certify_threshold(
         # a class is kept by its name, as other predictions may have the classes in another order
         names = None if p.class_names in BINARY_EVENTS else p.class_names
         event = names[p.of] if names is not None and isinstance(p.of, int) else p.of
+    words = describe_event(p.of, p.k, p.class_names)
+    failure = "wrong" if words.is_confidence else f"not {words.outcome}"
     grid = np.array(GRID[::-1])
     certified = _certified_thresholds(grid, n, errors, risk=risk, delta=delta).nonzero()[0]  # indices
     if not len(certified):
-        reason = _refusal(len(p), n, errors, risk=risk, delta=delta)
+        reason = _refusal(len(p), n, errors, failure, risk=risk, delta=delta)
         return CertifiedThreshold(math.inf, risk, delta, n=0, errors=0, share=0.0, reason=reason, event=event)
     i = certified[-1]  # the lowest threshold
     reason = (
-        f"Predictions with a confidence of at least {grid[i]:g} are wrong in at most {format_percent(risk)}, certified "
-        f"with probability {format_percent(1 - delta)}."
+        f"Predictions with a {words.probability} of at least {grid[i]:g} are {failure} in at most "
+        f"{format_percent(risk)}, certified with probability {format_percent(1 - delta)}."
     )
     share = float(n[i]) / len(p)
     return CertifiedThreshold(
@@ -118,8 +131,8 @@ def _certified_thresholds(
 ) -> np.ndarray:
     """Return at which thresholds of the grid the hypothesis "the error is above `risk`" is rejected (Wiens 2003).
 
-    A threshold has the level that the one before it has passed on, and each of STARTS an equal share of delta more. It
-    passes its level on if its hypothesis is rejected; otherwise that level is spent.
+    A threshold has the level that the one before it has passed on, and each start its share of delta more. It passes
+    its level on if its hypothesis is rejected; otherwise that level is spent.
 
     Args:
         grid: Thresholds, the highest first (t).
@@ -128,39 +141,44 @@ def _certified_thresholds(
         risk: Largest share of errors.
         delta: Probability that any rejection is wrong.
     """
-    from scipy.special import bdtr  # slow to import
-
-    # Probability of at most so many errors if their share is `risk`
-    p_values = np.where(n > 0, bdtr(errors, np.maximum(n, 1), risk), 1.0)
+    p_values = _p_values(n, errors, risk)
     level, is_rejected = 0.0, np.zeros(len(grid), dtype=bool)
     for i, threshold in enumerate(grid):
-        if threshold in STARTS:
-            level += delta / len(STARTS)
+        level += delta * START_SHARES.get(float(threshold), 0.0)
         is_rejected[i] = p_values[i] <= level
         if not is_rejected[i]:
             level = 0.0
     return is_rejected
 
 
-def _refusal(n: int, num_above: np.ndarray, errors_above: np.ndarray, *, risk: float, delta: float) -> str:
+def _p_values(n: np.ndarray, errors: np.ndarray, risk: float) -> np.ndarray:
+    """Return the probability of at most so many errors among n if their share is `risk`, or 1 without examples."""
+    from scipy.special import bdtr  # slow to import
+
+    return np.where(n > 0, bdtr(errors, np.maximum(n, 1), risk), 1.0)
+
+
+def _refusal(
+    n: int, num_above: np.ndarray, errors_above: np.ndarray, failure: str, *, risk: float, delta: float
+) -> str:
     """Return a sentence on why no threshold is certified, given the counts of predictions and errors above each one.
 
     Above a threshold without errors, m predictions give the p-value (1 - risk)^m. The first threshold to be certified
-    has the level delta / len(STARTS), as none before it has passed a level on.
+    has the level of its start, as none before it has passed a level on.
     """
-    needed = math.ceil(math.log(delta / len(STARTS)) / math.log1p(-risk))
+    needed = math.ceil(math.log(delta * max(START_SHARES.values())) / math.log1p(-risk))
     if n < needed:
         return (
             f"No threshold can be certified: {n:,} examples are too few for a risk of {format_percent(risk)}; "
             f"even without errors at least {needed:,} are needed."
         )
-    is_large = num_above >= needed
-    if not is_large.any():
+    if num_above.max() < needed:
         return (
             f"No threshold is certified: fewer than {needed:,} predictions lie above the lowest threshold, {GRID[0]}."
         )
-    lowest_share = format_percent((errors_above[is_large] / num_above[is_large]).min())
+    best = int(_p_values(num_above, errors_above, risk).argmin())
     return (
-        f"No threshold is certified: at best {lowest_share} of the predictions above one are wrong, not "
-        f"clearly below {format_percent(risk)}. Try a larger risk, more examples, or a better model."
+        f"No threshold is certified: at the best one, {GRID[::-1][best]:g}, {errors_above[best]:,} of "
+        f"{num_above[best]:,} are {failure}, not clearly below {format_percent(risk)}. Try a larger risk, more "
+        "examples, or a better model."
     )

@@ -38,6 +38,7 @@ from calibrant.metrics._intervals import student_quantile as student_quantile
 from calibrant.metrics._metric import Metric, metric
 from calibrant.metrics._metric import MetricInfo as MetricInfo
 from calibrant.metrics._metric import declared_metric as declared_metric
+from calibrant.metrics._moments import ratio_for_bound as ratio_for_bound
 from calibrant.metrics._omnibus import *
 from calibrant.metrics._omnibus import MISCALIBRATION_P_VALUE as MISCALIBRATION_P_VALUE
 from calibrant.metrics._paired_scores import PairedScores as PairedScores

@@ -7,6 +7,7 @@ examples of a cluster may depend on each other in any way.
 import math
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,8 @@ from calibrant.metrics._intervals import (
 Edges = Literal["equal_width", "equal_mass"]
 NUM_NORMAL_DRAWS = 4096  # draws of normal numbers for quantiles
 MAX_CHI_SQUARE_DRAWS = 200  # degrees of freedom above which a multivariate t is drawn as if it had so many
+MAX_SIZE_RATIO = 1e6  # of a needed to the present number of examples
+NUM_SIZE_RATIOS = 400  # that are tried, 3.5 % apart
 MIN_SQUARED_GAP = 1e-12  # added to the squared gaps that weight bins, so that the weights are not all 0
 
 
@@ -73,6 +76,34 @@ def square_estimate(moments: Moments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     between = ((share * mu_square.square()).sum(-1) - (share * mu_square).sum(-1).square()).clamp_min(0)
     root_variance = (within + between / (4 * torch.maximum(value, mean)).clamp_min(MIN_DIVISOR)) / n.squeeze(-1)
     return value, mean, 2 * spread.square().sum(-1), root_variance
+
+
+def ratio_for_bound(moments: Moments, gap_width: float, limit: float, level: float, power: float) -> float:
+    r"""Return by how much the number of examples, or clusters, must grow so that the L2 error is below a limit.
+
+    A calibrated model then has an upper bound below the limit with probability `power`. The moments of the noise of the
+    square fall like 1 / n, its variance like 1 / n^2, and the half width of the gap's interval, `gap_width`, like
+    $1 / \sqrt n$. The noise of the estimate has a gamma distribution, as in `square_limits`.
+
+    Returns:
+        The ratio, at least 1, or inf above a million.
+    """
+    from scipy.special import gammaincinv, ndtri  # slow to import
+
+    if moments.clusters is not None:
+        estimate, degrees = clustered_square(moments.clusters, moments.dispersion)
+    else:
+        estimate, degrees = square_estimate(moments), float(moments.total_weight.sum()) - 1
+    _, mean, variance, root_variance = map(float, estimate)
+    if degrees <= 0 or variance <= 0:
+        return math.inf
+    ratio = np.geomspace(1, MAX_SIZE_RATIO, NUM_SIZE_RATIOS)
+    noise = gammaincinv(mean**2 / variance, power) * variance / mean - mean
+    t, z = student_quantile(level, degrees), student_quantile(level, math.inf)
+    _, square = square_limits(noise / ratio, mean / ratio, variance / ratio**2, root_variance / ratio, t)
+    gap = gap_width / np.sqrt(ratio) * (1 + ndtri(power) / z)
+    is_below = np.maximum(np.sqrt(square), gap) < limit
+    return float(ratio[is_below.argmax()]) if is_below.any() else math.inf
 
 
 def gap_norm(bins: Bins, norm: float = 1.0) -> Tensor:

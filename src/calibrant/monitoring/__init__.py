@@ -12,6 +12,7 @@ from calibrant.monitoring._drift import DriftResult, drift
 from calibrant.monitoring._estimates import Estimate
 from calibrant.monitoring._files import lock_state
 from calibrant.monitoring._intervals import mean_sequence, time_uniform_bound
+from calibrant.monitoring._reading import WatchFile as WatchFile
 from calibrant.monitoring._reading import add_file
 from calibrant.monitoring._recalibration import FixedMap, OnlineScaling
 from calibrant.monitoring._verdict import TestState, WatchVerdict

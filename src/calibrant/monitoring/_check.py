@@ -14,12 +14,12 @@ import torch
 from calibrant._text import display_name, escape_invisible, shorten_repr
 from calibrant._validation import check_range
 from calibrant.io.files import null_nonfinite, result_json, write_by_suffix
-from calibrant.metrics import Interval
-from calibrant.monitoring._bounds import estimate_difference, metric_bounds
-from calibrant.monitoring._features import used_groups
+from calibrant.monitoring._bounds import MetricBounds, calibrated_size_ratio, estimate_difference, metric_bounds
+from calibrant.monitoring._constants import passing_constants
+from calibrant.monitoring._features import evaluated_event, used_groups
 from calibrant.monitoring._pairing import ModelPair, pair_models
-from calibrant.monitoring._requirement import BOUNDED_BY_L2, Requirement, parse_requirement
-from calibrant.planning import quick_sample_size, round_up
+from calibrant.monitoring._requirement import ABSOLUTE_GAP, BOUNDED_BY_L2, Requirement, parse_requirement
+from calibrant.planning import round_up
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units
 from calibrant.types import InputError
@@ -29,7 +29,7 @@ EXIT_STATUSES: dict[CheckStatus, int] = {"holds": 0, "broken": 3, "too_little_da
 CHECK_LEVEL = 0.95
 MAX_REQUIRED_SIZE = 1e12  # larger sizes are not reported
 _POWER_QUANTILE = 0.8416  # normal quantile of a power of 0.8
-Bound = Callable[[float], Interval]  # from an error rate
+Bound = Callable[[float], MetricBounds]  # from an error rate
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Condition:
     requirement: str
     group: str | None
     status: CheckStatus
-    value: float  # of the metric, or its difference to the old model
+    value: float  # estimate of `metric`, or of its difference to the old model
     low: float  # bound that errs with probability 1 - level, as does the other one
     high: float
     n: int  # examples
@@ -47,12 +47,15 @@ class Condition:
     unit: Literal["example", "cluster"]
     is_percent: bool
     is_upper: bool  # whether the requirement is an upper limit, as in "ece < 0.02"
+    metric: str  # that the bound is about: debiased_l2 or abs(signed_gap) for an ECE, else the required one
+    is_metric_required: bool  # whether it is the required metric
 
     @property
     def description(self) -> str:
         """The requirement, the value of its metric, and the bounds that decide it."""
         group = "" if self.group is None else f" [{display_name(self.group)}]"
-        text = f"{self.requirement}{group}: {self._text(self.value)}"
+        name = "" if self.is_metric_required else f"{self.metric} "
+        text = f"{self.requirement}{group}: {name}{self._text(self.value)}"
         if self.status == "too_little_data":
             text += f", between {self._text(self.low)} and {self._text(self.high)}"
             return text if self.needed is None else f"{text}; {self.needed:,} {self.unit}s would decide"
@@ -76,6 +79,8 @@ class CheckResult:
     conditions: tuple[Condition, ...]
     level: float
     n: int
+    event: str  # whose probability the calibration metrics are about, such as "the class is “1”"
+    passing_constants: tuple[str, ...]  # "base rate" or "0": constant models that meet every requirement
     notes: tuple[str, ...]
 
     @property
@@ -103,6 +108,8 @@ class CheckResult:
                 "status": self.status,
                 "level": self.level,
                 "n": self.n,
+                "event": self.event,
+                "passing_constants": list(self.passing_constants),
                 "conditions": null_nonfinite([asdict(condition) for condition in self.conditions]),
                 "notes": list(self.notes),
             },
@@ -183,13 +190,30 @@ def check(
     with as_predictions(predictions) as p:
         p = p.with_default_event(of)
         pair = None if old is None else pair_models(old.with_default_event(of), p, old_ids, ids)
+        constants = passing_constants(requirements, p, by_group=by_group)
         notes = () if pair is None else (pair.note,)
         conditions = [
             condition
             for requirement in requirements
             for condition in _check_requirement(requirement, p, pair, 1 - level, by_group=by_group)
         ]
-    return CheckResult(tuple(conditions), level, p.num_examples, notes)
+        event = evaluated_event(p).title
+    notes = (*notes, *_gate_notes(requirements, constants))
+    return CheckResult(tuple(conditions), level, p.num_examples, event, constants, notes)
+
+
+def _gate_notes(requirements: Sequence[Requirement], constants: tuple[str, ...]) -> Iterator[str]:
+    """Yield notes on requirements that a useless model meets."""
+    gaps = [x for x in requirements if x.method.name == "signed_gap" and not x.is_relative]
+    if len({x.is_upper for x in gaps}) == 1 and not any(x.is_absolute for x in gaps):
+        yield f"{gaps[0].text} limits errors in one direction only. Try abs(signed_gap) < {abs(gaps[0].limit):g}."
+    if constants:
+        names = {"base rate": "the base rate of the data", "0": "0"}
+        models = " or ".join(names[name] for name in constants)
+        yield (
+            f"A model that gives every example the same probability, {models}, meets every requirement too. Try adding "
+            '"auroc > 0.7", "accuracy > 90%" or "nll < old".'
+        )
 
 
 def _check_requirement(
@@ -217,9 +241,10 @@ def _bound(requirement: Requirement, part: Any) -> Bound:
     `part` holds predictions, or the pair of models for a requirement relative to "old".
     """
     if not requirement.is_relative:
-        return partial(metric_bounds, requirement.method, part)
+        return partial(metric_bounds, requirement, part)
     estimate = estimate_difference(requirement.method, part)
-    return lambda error_rate: estimate.interval(1 - 2 * error_rate)
+    name = requirement.method.name
+    return lambda error_rate: MetricBounds.from_interval(estimate.interval(1 - 2 * error_rate), name)
 
 
 def _broken_parts(requirement: Requirement, bounds: Sequence[Bound], error_rate: float) -> set[int]:
@@ -238,7 +263,7 @@ def _broken_parts(requirement: Requirement, bounds: Sequence[Bound], error_rate:
     return broken
 
 
-def _is_broken(requirement: Requirement, bounds: Interval) -> bool:
+def _is_broken(requirement: Requirement, bounds: MetricBounds) -> bool:
     """Return whether even the more favorable bound violates the limit. A bound of NaN, or at the limit, does not."""
     bound = bounds.low if requirement.is_upper else bounds.high
     return not math.isnan(bound) and not requirement.is_met(bound) and bound != requirement.limit
@@ -260,11 +285,16 @@ def _build_condition(
     bounds = bound(error_rate)
     holds = requirement.is_met(bounds.high if requirement.is_upper else bounds.low)  # NaN meets no requirement
     status: CheckStatus = "broken" if is_broken else "holds" if holds else "too_little_data"
+    # An upper limit is met by the upper bound, and broken by the lower one; the other way round for a lower limit
+    uses_high = requirement.is_upper is not is_broken
+    value, metric = (bounds.high_value, bounds.high_metric) if uses_high else (bounds.low_value, bounds.low_metric)
+    if status == "too_little_data":  # between bounds of two metrics
+        value = min(max(value, bounds.low), bounds.high) if math.isfinite(value) else value
     return Condition(
         requirement=requirement.text,
         group=group,
         status=status,
-        value=bounds.value,
+        value=value,
         low=bounds.low,
         high=bounds.high,
         n=p.num_examples,
@@ -272,32 +302,27 @@ def _build_condition(
         unit="example" if p.shared_clusters is None else "cluster",
         is_percent=requirement.metric.about.percent,
         is_upper=requirement.is_upper,
+        metric=metric,
+        is_metric_required=metric == (ABSOLUTE_GAP if requirement.is_absolute else requirement.method.name),
     )
 
 
-def _required_size(requirement: Requirement, p: Predictions, bounds: Interval, error_rate: float) -> int | None:
+def _required_size(requirement: Requirement, p: Predictions, bounds: MetricBounds, error_rate: float) -> int | None:
     r"""Return about how many examples, or clusters, decide a requirement with a power of 80 %.
 
     The metric is assumed to keep its value, and the width of its interval to shrink as $1 / \sqrt n$. An ECE is biased;
     for it, the result is the size with which a calibrated model meets the requirement.
 
     Returns:
-        The size, or None if no size decides, it is unknown (fractional outcomes), or an ECE has enough examples for a
-        calibrated model already.
+        The size, or None if no size decides, or an ECE has enough examples for a calibrated model already.
     """
     units = num_units(p)
     if requirement.method.name in BOUNDED_BY_L2 and not requirement.is_relative:
-        if p.examples is not None:  # fractional outcomes: the simulation draws 0 or 1
-            return None
-        try:
-            needed = quick_sample_size(p.events, bound=requirement.limit, alpha=error_rate)
-        except InputError:  # out of reach
-            return None
-        needed = needed * units // p.num_examples  # from examples to clusters of the present size
-        return needed if needed > units else None
-    is_below_limit = bounds.value < requirement.limit
-    distance = abs(requirement.limit - bounds.value)
-    half_width = bounds.high - bounds.value if is_below_limit else bounds.value - bounds.low  # toward the limit
+        ratio = calibrated_size_ratio(requirement, p, error_rate)
+        return round_up(units * ratio) if 1 < ratio < math.inf else None
+    value = bounds.high_value
+    distance = abs(requirement.limit - value)
+    half_width = bounds.high - value if value < requirement.limit else value - bounds.low  # toward the limit
     if distance == 0:  # no size shows that the metric is on either side
         return None
     z = float(torch.special.ndtri(torch.tensor(1 - error_rate, dtype=torch.float64)))  # normal quantile

@@ -16,11 +16,12 @@ from calibrant.monitoring._features import (
     LABELED_SCORES,
     MAX_UNITS,
     PERCENT_SCORES,
-    TITLES,
     FeatureFrame,
     class_shares,
     confidences,
+    evaluated_event,
     row_weights,
+    score_title,
     shared_groups,
 )
 from calibrant.monitoring._pairing import ModelPair, pair_models
@@ -52,11 +53,17 @@ class ComparedRow:
     p_value: float
     adjusted_p_value: float  # within the family of all rows
     detail: str = ""  # where distributions differ most
+    is_confidence: bool = True  # whether the event is that the prediction is right, and not a class
 
     @property
     def title(self) -> str:
         """The row in words."""
-        return TITLES[self.name] + ("" if self.group is None else f" [{display_name(self.group)}]")
+        return self.measure + ("" if self.group is None else f" [{display_name(self.group)}]")
+
+    @property
+    def measure(self) -> str:
+        """The measure in words, without the group."""
+        return score_title(self.name, is_confidence=self.is_confidence)
 
     def text(self, value: float, sign: str = "") -> str:
         """Return a value of this row in its unit, or an empty text for NaN. The sign "+" marks positive values."""
@@ -88,6 +95,11 @@ class CompareResult:
         return bool(self.differing)
 
     @property
+    def event(self) -> str:
+        """The event whose probability is compared, such as "the class is “sick”"."""
+        return evaluated_event(self.pair.new).title
+
+    @property
     def headline(self) -> str:
         """The result in one sentence."""
         if not self.differs:
@@ -115,6 +127,7 @@ class CompareResult:
             {
                 "differs": self.differs,
                 "alpha": self.alpha,
+                "event": self.event,
                 "n_old": self.n_old,
                 "n_new": self.n_new,
                 "paired_by": self.pair.paired_by,
@@ -137,7 +150,7 @@ class CompareResult:
 
 def list_titles(rows: Sequence[ComparedRow]) -> str:
     """Return the titles of the two clearest differences, and how many more there are."""
-    names = list(dict.fromkeys(TITLES[row.name] for row in sorted(rows, key=lambda row: row.adjusted_p_value)))
+    names = list(dict.fromkeys(row.measure for row in sorted(rows, key=lambda row: row.adjusted_p_value)))
     hidden = len(names) - MAX_LISTED_TITLES
     if hidden > 0:
         names = [*names[:MAX_LISTED_TITLES], f"{hidden} more measure{'s' * (hidden > 1)}"]
@@ -215,7 +228,10 @@ def compared_rows(pair: ModelPair, *, has_labels: bool, by_group: bool, seed: in
         groups = shared_groups(pair.old, pair.new) if by_group else []
         rows = [*_score_rows(pair), *rows, *(row for group in groups for row in _score_rows(pair, group))]
     adjusted = holm(np.array([row.p_value for row in rows])).tolist()
-    return tuple(replace(row, adjusted_p_value=p) for row, p in zip(rows, adjusted, strict=True))
+    is_confidence = evaluated_event(pair.new).is_confidence
+    return tuple(
+        replace(row, adjusted_p_value=p, is_confidence=is_confidence) for row, p in zip(rows, adjusted, strict=True)
+    )
 
 
 def _check_units(pair: ModelPair) -> None:

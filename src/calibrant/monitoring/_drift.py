@@ -17,6 +17,7 @@ from calibrant.monitoring._estimates import (
     Estimate,
     build_targets,
 )
+from calibrant.monitoring._features import evaluated_event
 from calibrant.monitoring._label_shift import estimate_label_shift, label_shift_obstacle, label_shift_p_value
 from calibrant.monitoring._pairing import ModelPair
 from calibrant.predictions import Predictions, as_predictions
@@ -53,6 +54,11 @@ class DriftResult:
     def has_drifted(self) -> bool:
         """Whether the predictions have drifted beyond chance."""
         return bool(self.drifted)
+
+    @property
+    def event(self) -> str:
+        """The event whose probability has or has not drifted, such as "the class is “sick”"."""
+        return evaluated_event(self.pair.new).title
 
     @property
     def headline(self) -> str:
@@ -108,6 +114,7 @@ class DriftResult:
                 "assumption": self.assumption,
                 "label_shift_p_value": self.label_shift_p_value,
                 "alpha": self.alpha,
+                "event": self.event,
                 "n_reference": self.n_reference,
                 "n_new": self.n_new,
                 "rows": null_nonfinite([asdict(row) for row in self.rows]),

@@ -8,7 +8,13 @@ import numpy as np
 
 from calibrant._text import display_name, format_percent
 from calibrant.metrics import Sample, ScoreRange, student_quantile
-from calibrant.monitoring._features import TITLES, confidences, row_weights, states_confidence
+from calibrant.monitoring._features import (
+    confidences,
+    evaluated_event,
+    row_weights,
+    score_title,
+    states_confidence,
+)
 from calibrant.predictions import Predictions
 
 ESTIMATE_LEVEL = 0.90
@@ -41,11 +47,14 @@ class Estimate:
     value: float
     low: float  # 90 % limits
     high: float
+    is_confidence: bool = True  # whether the event is that the prediction is right, and not a class
 
     @property
     def title(self) -> str:
         """The title of a score, or the name of the class of a share."""
-        return TITLES[self.name] if self.class_name is None else display_name(self.class_name)
+        if self.class_name is not None:
+            return display_name(self.class_name)
+        return score_title(self.name, is_confidence=self.is_confidence)
 
     @property
     def cells(self) -> tuple[str, str, str]:
@@ -68,6 +77,7 @@ class Target:
     new_base: np.ndarray  # of the new rows (m)
     new_slope: np.ndarray  # (m)
     new_weights: np.ndarray  # (m)
+    is_confidence: bool  # whether the event is that the prediction is right
 
     @property
     def is_frequency(self) -> bool:
@@ -97,6 +107,7 @@ class Target:
             value=value,
             low=max(low, score_range.low),
             high=min(high, score_range.high),
+            is_confidence=self.is_confidence,
         )
 
 
@@ -145,4 +156,5 @@ def _build_target(
         new_base=new_at_0,
         new_slope=new_at_1 - new_at_0,
         new_weights=row_weights(new),
+        is_confidence=evaluated_event(reference).is_confidence,
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from calibrant.events import describe_event
+from calibrant.events import EventKind, describe_event
 from calibrant.predictions import Predictions
 
 NUM_CONFIDENCE_CUTS = 30
@@ -26,6 +26,11 @@ TITLES = {
     "confidences": "distribution of confidence",
     "predicted classes": "predicted classes",
     "labels": "labels",
+}
+CLASS_TITLES = TITLES | {  # if the event is a class: its probability is no confidence in a prediction
+    "signed_gap": "predicted − observed",
+    "confidence": "mean probability",
+    "confidences": "distribution of probability",
 }
 PERCENT_SCORES = ("accuracy", "signed_gap", "confidence", "ece")
 
@@ -186,12 +191,22 @@ def class_shares(p: Predictions, index: torch.Tensor) -> np.ndarray:
     return (count / count.sum()).numpy()
 
 
+def score_title(name: str, *, is_confidence: bool) -> str:
+    """Return the title of a compared score, by whether the event is that the prediction is right."""
+    return (TITLES if is_confidence else CLASS_TITLES)[name]
+
+
+def evaluated_event(p: Predictions) -> EventKind:
+    """Return the event that predictions are evaluated by, with its words."""
+    return describe_event(p.of, p.k, p.class_names)
+
+
 def states_confidence(p: Predictions) -> bool:
     """Return whether rows are answers with stated confidences, whose accuracy is the share of right answers.
 
     As predictions of two classes, an answer with a confidence of 0.2 that is wrong would be a right prediction.
     """
-    event = describe_event(p.of, p.k, p.class_names)
+    event = evaluated_event(p)
     return event.classes is not None and event.is_confidence
 
 

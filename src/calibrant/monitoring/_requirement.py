@@ -13,6 +13,7 @@ _REQUIREMENT = re.compile(r"\s*(?P<metric>[^<>]+?)\s*(?P<comparison><=|>=|<|>)\s
 _RELATIVE_LIMIT = re.compile(r"old\s*(?:(?P<sign>[+-])\s*(?P<margin>\S.*))?")
 _LIMIT_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,2})?")
 BOUNDED_BY_L2 = ("ece", "adaptive_ece")  # L1 errors, which are at most the L2 error
+ABSOLUTE_GAP = "abs(signed_gap)"
 EXAMPLE = "ece < 0.02"
 
 
@@ -25,6 +26,7 @@ class Requirement:
     is_upper: bool  # whether the metric must be below the limit
     limit: float  # or the margin to the older model's value
     is_relative: bool = False
+    is_absolute: bool = False  # whether the absolute value of the signed gap is required
 
     @property
     def metric(self) -> Any:
@@ -33,6 +35,7 @@ class Requirement:
 
     def is_met(self, value: float) -> bool:
         """Return whether a value, or a difference to the older model, meets the requirement."""
+        value = abs(value) if self.is_absolute else value
         return value < self.limit if self.is_upper else value > self.limit
 
 
@@ -48,7 +51,8 @@ def parse_requirement(text: str) -> Requirement:
     match = _REQUIREMENT.fullmatch(text)
     if match is None:
         raise InputError(f"Expected a requirement such as {EXAMPLE!r}, got {shorten_repr(text)}.", code="requirement")
-    method = METRICS.method(match["metric"])
+    is_absolute = "".join(match["metric"].split()) == ABSOLUTE_GAP
+    method = METRICS.method("signed_gap" if is_absolute else match["metric"])
     is_upper = match["comparison"].startswith("<")
     relative = _RELATIVE_LIMIT.fullmatch(match["limit"])
     if relative is not None:
@@ -56,7 +60,7 @@ def parse_requirement(text: str) -> Requirement:
         limit = -margin if relative["sign"] == "-" else margin
     else:
         limit = _parse_limit(match["limit"], text)
-    requirement = Requirement(" ".join(text.split()), method, is_upper, limit, relative is not None)
+    requirement = Requirement(" ".join(text.split()), method, is_upper, limit, relative is not None, is_absolute)
     _check_metric(requirement)
     _check_limit(requirement)
     return requirement
@@ -79,7 +83,9 @@ def _check_metric(requirement: Requirement) -> None:
     metric, method = requirement.metric, requirement.method
     is_metric, is_l2_bounded = isinstance(metric, Metric), method.name in BOUNDED_BY_L2
     # Differences are bounded for means and for ECEs; AUROC is no mean, as each of its values depends on all examples
-    if requirement.is_relative:
+    if requirement.is_relative and requirement.is_absolute:
+        is_usable, expected = False, "a number as the limit of abs(signed_gap)"
+    elif requirement.is_relative:
         is_mean = is_metric and metric.per_example is not None and not method.settings and method.name != "auroc"
         is_usable = is_mean or (is_l2_bounded and set(method.settings) <= {"bins"})
         expected = "ece or a mean over examples relative to 'old', such as accuracy, nll, brier or event_brier,"
@@ -101,7 +107,8 @@ def _check_limit(requirement: Requirement) -> None:
     metric_info, text = requirement.metric.about, shorten_repr(requirement.text)
     # An upper limit does not suit a metric of which higher is better, nor a lower one the opposite. `higher_is_better`
     # is None for the signed gap, which may have both.
-    if metric_info.higher_is_better is requirement.is_upper:
+    higher_is_better = False if requirement.is_absolute else metric_info.higher_is_better
+    if higher_is_better is requirement.is_upper:
         word, comparison = ("higher", ">") if requirement.is_upper else ("lower", "<")
         raise InputError(
             f"Expected a requirement that a better model meets, got {text}; a {word} {requirement.method.name} is "

@@ -239,6 +239,8 @@ def suggest(name: str, names: Iterable[str]) -> str:
     "did you mean 'ece'?"
     """
     names_by_lowercase = {word.lower(): word for word in names}
+    if name.lower() in ("auc", "roc_auc", "auc_roc"):  # nearer to "aurc" in letters only
+        name = "auroc"
     for closest in get_close_matches(name.lower(), names_by_lowercase, n=1):
         return f"did you mean {names_by_lowercase[closest]!r}?"
     return f"there are {', '.join(sorted(names_by_lowercase.values())) or 'none'}"

@@ -49,6 +49,7 @@ class SubgroupTable:
     nll_before: float
     nll_after: float
     nll_gain: Interval  # nll_before - nll_after
+    num_trees: int = 1  # corrections that the fit kept; 0: no subgroup was corrected
 
     def __str__(self) -> str:
         """Return a line per subgroup with its gap before and after, and the NLL below."""
@@ -61,6 +62,8 @@ class SubgroupTable:
             lines.append(f"{cut_middle(row.name, 48):48} {row.n:8,} {numbers}")
         nlls = f"NLL {self.nll_before:.4f} before, {self.nll_after:.4f} after"
         lines.append(f"{nlls}: a gain of {gain.value:.4f} ({gain.low:.4f} to {gain.high:.4f}).")
+        if not self.num_trees:
+            lines.append("No subgroup was corrected: corrections did not clearly lower the NLL of held-out examples.")
         return "\n".join(lines)
 
 
@@ -185,7 +188,8 @@ class MultiCalibrated:
                     rows.append(SubgroupRow(name, int(is_member.sum()), *gaps))
             gains = nll.values(before) - nll.values(after)
             sample = Sample.from_values(gains, before.weights, before.clusters, before.examples)
-            return SubgroupTable(tuple(rows), float(nll(before)), float(nll(after)), sample.normal_interval(level))
+            gain = sample.normal_interval(level)
+            return SubgroupTable(tuple(rows), float(nll(before)), float(nll(after)), gain, len(self.trees))
 
     def save(self, path: str | Path) -> None:
         """Write to a .safetensors file."""

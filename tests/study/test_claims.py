@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import ttest_ind_from_stats, ttest_rel
 
 from benchmarks import claims
+from calibrant import theory
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 FOLDERS = "mukhoti_2020", "medium", "long", "wang_2021", "adafocal_2022", "loss_survey"
@@ -66,6 +67,37 @@ def test_paired_means_agree_with_the_studies_tables():
         assert float(row["this loss"]) == pytest.approx(100 * mean, abs=0.0051)
     # only Mukhoti et al. search this grid after training
     assert {row["study"] for row in table("paired.csv") if row["number"] == "ECE after temperature"} == {"mukhoti"}
+
+
+def test_rule_of_products_of_temperatures_does_not_hold():
+    criterion, nearest = "Temperature(criterion='ece')", theory.nearest_temperature(3.0, 3).temperature
+    for row, folder in zip(table("product_rule.csv"), ("mukhoti_2020", "medium", "long"), strict=True):
+        cells = pl.read_csv(RESULTS / folder / "tables.csv", infer_schema_length=None).filter(
+            (pl.col("metric") == "ece") & (pl.col("calibrator") == criterion) & (pl.col("shift").fill_null("") == "")
+        )
+        temperatures = dict(zip(cells["loss"], cells["temperature"], strict=True))
+        ours = (
+            temperatures["cross_entropy"],
+            nearest,
+            temperatures["cross_entropy"] * nearest,
+            temperatures["focal(gamma=3)"],
+        )
+        columns = "cross-entropy", "nearest", "product", "focal loss"
+        assert [row[column] for column in columns] == [f"{temperature:.2f}" for temperature in ours]
+        assert ours[-1] > 1.1 * ours[-2]
+
+
+def test_numbers_of_the_pages_tables_are_in_a_csv():
+    page = (RESULTS / "README.md").read_text()
+    paths = *RESULTS.glob("*.csv"), *RESULTS.glob("komisarenko_2024/*.csv")
+    texts = {text for path in paths for row in csv.reader(path.read_text().splitlines()) for text in row}
+    heads = "cross-entropy | this loss |", "reference | this loss |", "cross-entropy | nearest"
+    tables = [part for part in page.split("\n\n") if part.startswith("| ") and any(head in part for head in heads)]
+    assert len(tables) >= 14
+    for page_table in tables:
+        for line in page_table.splitlines()[2:]:
+            for cell in filter(None, map(str.strip, line.strip("|").split("|")[1:])):
+                assert cell in texts, (line, cell)
 
 
 def write_study(folder, file, rows):

@@ -164,7 +164,7 @@ def test_one_class_and_gamma_below_minus_one_are_refused():
 
 @pytest.mark.parametrize("k", [2, 5, 100])
 def test_larger_logits_are_more_confident(k):
-    """Theorem 1 of the anonymous survey: scaling logits by t > 1 raises the largest probability, unless all are equal."""
+    """Theorem 1 of a survey: scaling logits by t > 1 raises the largest probability, unless all are equal."""
     z = torch.randn(500, k, dtype=torch.float64, generator=torch.Generator().manual_seed(k))
     confidences = torch.stack([(t * z).softmax(-1).amax(-1) for t in (0.3, 1.0, 1.5, 4.0)])
     assert bool((confidences.diff(dim=0) > 0).all())

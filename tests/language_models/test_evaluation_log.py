@@ -12,6 +12,7 @@ import torch
 from commands import run
 from evaluation_logs import (
     choice_record,
+    compress_zstandard,
     generation_record,
     inspect_log,
     inspect_sample,
@@ -557,15 +558,20 @@ def test_damaged_lines_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("a.jsonl.gz", gzip.compress(b'{"a": 1}' * 999)[:-20]), ("b.jsonl", b"[" * 10**5)],
-    ids=["cut", "deep"],
+    ("name", "content", "code"),
+    [
+        ("a.jsonl.gz", gzip.compress(b'{"a": 1}' * 999)[:-20], "unreadable"),
+        ("b.jsonl", b"[" * 10**5, "too_deep"),
+        ("c.jsonl.gz", gzip.compress(b"0" * 10**8), "expansion"),
+        ("d.jsonl.zst", compress_zstandard(b"0" * 10**8), "expansion"),
+    ],
+    ids=["cut", "deep", "gzip_bomb", "zstandard_bomb"],
 )
-def test_unreadable_lines_are_refused_by_every_command(tmp_path, name, content):
+def test_unreadable_lines_are_refused_by_every_command(tmp_path, name, content, code):
     (tmp_path / name).write_bytes(content)
     for command in ("measure", "card"):
         finished = run(command, tmp_path / name)
-        assert (finished.returncode, finished.code) == (2, "unreadable")
+        assert (finished.returncode, finished.code) == (2, code)
 
 
 def test_repeated_keys_are_refused_in_every_format(tmp_path):

@@ -77,3 +77,18 @@ def test_a_credit_earns_the_mean_of_a_right_and_a_wrong_answer():
     assert half == confidence_reward(lambda text: 0.5)(texts)
     assert code_of(confidence_reward(lambda text: "no"), texts) == "grade"
     assert code_of(confidence_reward(lambda text: 3.0), texts) == "grade"
+
+
+@pytest.mark.parametrize(
+    "form", ["<answer>x</answer><confidence>{}</confidence>", '{{"answer": "x", "confidence": {}}}', "Probability: {}"]
+)
+def test_forms_of_papers_and_prompts_are_rewarded(form):
+    reward = confidence_reward(lambda text: "x" in text or "Prob" in text)
+    assert reward([form.format(0.9), form.format(0.1)]) == reward(["x\nConfidence: 90%", "x\nConfidence: 10%"])
+
+
+def test_a_batch_without_readable_confidences_warns_once():
+    reward = confidence_reward(lambda text: True)
+    with pytest.warns(UserWarning, match="readable confidence"):
+        assert reward(["a", "b"]) == [0.0, 0.0]
+    assert reward(["a", "b"]) == [0.0, 0.0]

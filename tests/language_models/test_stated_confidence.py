@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from refusals import code_of
 
@@ -12,6 +14,11 @@ from calibrant.language_models import find_stated_confidence, parse_confidence
         ("0,85", 0.85), ("**0.85**", 0.85), ("8/10", 0.8), ("8 out of 10", 0.8), ("17/20.", 0.85), ("0%", 0.0),
         ("100%", 1.0), ("1", 1.0), (0.3, 0.3), (1, 1.0), ("Highly Likely.", 0.9), ("almost certain", 0.95),
         ("about even", 0.5), ("8.5e-01", 0.85), ("1e-05", 1e-5), ("85\\%", 0.85),
+        ("50/50", 0.5), ("40/60", 0.4), ("60/40", 0.6), ("100/0", 1.0), ("0.4/0.6", 0.4), ("50%/50%", 0.5),
+        ("50/100", 0.5), ("5/5", 1.0), ("50 out of 50", 1.0), ("7 of 10", 0.7), ("85/100 (high)", 0.85),
+        ("about 85%", 0.85), ("~85%", 0.85), ("85% (fairly sure)", 0.85), ("85% (3 sources)", 0.85), ("85% sure", 0.85),
+        ("**85%**.", 0.85), ("８５％", 0.85), ("85 Prozent", 0.85), ("85 pour cent", 0.85), ("百分之85", 0.85),
+        ("0.9, from memory", 0.9), ("85% - I am sure", 0.85), ("almost certain (95%)", 0.95), ("$0.9$", 0.9),
     ],
 )  # fmt: skip
 def test_readable_confidences(text, expected):
@@ -24,7 +31,12 @@ def test_readable_confidences(text, expected):
         "",
         "80-90%",
         ">90%",
-        "about 85%",
+        "at least 85%",
+        "90% or more",
+        "90%+",
+        "85% or 90%",
+        "80–90 %",
+        "50 of",
         "85",
         "683",
         "-5%",
@@ -73,7 +85,45 @@ def test_tables_of_words():
         ("Confidence: 10%\nOn reflection.\nConfidence level: 90%", "90%"),
         ("I am confident: it is 4", None),
         ("_Confidence_: 85%\nOverconfidence: none", "85%"),
+        ("<answer>P</answer><confidence>0.9</confidence>", "0.9"),
+        ("<confidence>\n0.9\n</confidence>", "0.9"),
+        ('{"answer": "Paris", "confidence": 0.9}', "0.9"),
+        ('{"confidence": "85%", "answer": "P, 3"}', "85%"),
+        ('```json\n{"answer": "x",\n "confidence_score": 0.85\n}\n```', "0.85"),
+        ("{'confidence': 0.9}", "0.9"),
+        ("Guess: x\nProbability: 0.9", "0.9"),
+        ("P(True) = 0.7", "0.7"),
+        ("Confidence:\n85%", "85%"),
+        ("## Confidence\n\n85%", "85%"),
+        ("| Confidence | 85% |", "85%"),
+        ("Confidence - 85%", "85%"),
+        ("My confidence is 85%.", "85%."),
+        ("I am about 85% sure.", "85%"),
+        ("with 85% confidence", "85%"),
+        ("a 95% confidence interval is (1, 2)", None),
+        ("Konfidenz: 85 %", "85 %"),
+        ("Konfidenzwert: 85 %", "85 %"),
+        ("Niveau de confiance : 85%", "85%"),
+        ("Nivel de confianza: 85%", "85%"),
+        ("置信度：８５％", "85%"),
+        ("我的置信度为85%", "85%"),
+        ("Confidence (0-100): 85", "85%"),
+        ("Confidence (0-1): 0.85", "0.85"),
+        ("Confidence: 85%\nConfidence: see above", "85%"),
+        ("Confidence: 90%\nProbability: 1/6", "90%"),
+        ("Probability: 1/6\nConfidence: 90%", "90%"),
+        ("Confidence: very high", "very high"),
+        ("Overconfidence: 90%", None),
     ],
 )
 def test_last_stated_confidence_of_a_response(response, expected):
     assert find_stated_confidence(response) == expected
+
+
+def test_long_responses_take_seconds():
+    for text in ("confidence ", '"confidence":', "confidence (", "<confidence>", "85% ", '"', "confidence:***"):
+        response = text * (100_000 // len(text))
+        start = time.monotonic()
+        find_stated_confidence(response)
+        parse_confidence(response)
+        assert time.monotonic() - start < 10

@@ -11,6 +11,7 @@ from torch import Tensor
 from calibrant._text import parse_number, shorten_list
 from calibrant._validation.arrays import is_text, to_int, to_tensor
 from calibrant._validation.names import is_same_name, match_names, to_unique_names
+from calibrant._validation.words import opposite_of_no
 from calibrant.types import InputError
 
 # Words for the positive class, and the words of its negative class, () for any
@@ -157,11 +158,17 @@ def binary_names(labels: Sequence[str], positive: str | None = None, *, required
     if len(negatives) > 1 or positive is None:
         raise InputError(
             f"Expected a known positive class for the single score, got the labels {shorten_list(labels)}. Try "
-            f'positive="{labels[-1]}" (on the command line, --positive "{labels[-1]}") for tables, '
-            "class_names=[negative, positive] for arrays.",
+            f"{_positive_hint(labels)} for tables, class_names=[negative, positive] for arrays.",
             code="ambiguous_positive",
         )
     return (negatives or [f"not {positive}"])[0], positive
+
+
+def _positive_hint(labels: Sequence[str]) -> str:
+    """Return the options that name the positive class: each that it may be."""
+    candidate = opposite_of_no(labels)
+    candidates = labels[-2:][::-1] if candidate is None else [candidate]
+    return " or ".join(f'positive="{name}" (on the command line, --positive "{name}")' for name in candidates)
 
 
 def positive_word(labels: Sequence[str]) -> str | None:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from calibrant._text import shorten_list, shorten_repr, to_one_line
 from calibrant._validation.arrays import to_tensor
-from calibrant.types import InputError
+from calibrant.io.foreign import parse_json
+from calibrant.types import InputError, prefix_errors
 
 SCORE_KEYS = ("logits", "probs", "confidence")
 NAME_LIST_KEYS = ("class_names", "group_names", "evaluated_event", "weights_are")  # the last two have one entry
@@ -125,7 +126,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _metadata_lists(metadata: Mapping[str, str]) -> dict[str, Any]:
     """Return the names of classes and groups, and the ids, from JSON in the metadata of a .safetensors file."""
-    return {key: json.loads(text) for key, text in metadata.items() if key in (*NAME_LIST_KEYS, "ids")}
+    shapes: dict[str, Any] = {key: [str] for key in NAME_LIST_KEYS} | {"ids": [(str, int, float)]}
+    lists: dict[str, Any] = {}
+    for key in shapes.keys() & metadata.keys():
+        with prefix_errors(f"{key} in the metadata"):
+            lists[key] = parse_json(metadata[key], shapes[key])
+    return lists
 
 
 def read_torch(path: Path) -> Arrays:

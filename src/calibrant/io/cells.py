@@ -8,17 +8,12 @@ import numpy as np
 
 from calibrant._lazy import polars
 from calibrant._text import parse_number, shorten_repr, to_one_line
-from calibrant.events import BINARY_EVENTS
+from calibrant._validation.words import outcome_scores
 from calibrant.io.columns import TableOptions
 from calibrant.types import InputError
 
 NON_NUMPY_INTEGER_DTYPES = ("Int128", "UInt128")  # by name: older versions of polars lack them
 TEXT_DTYPES = ("String", "Categorical", "Enum")
-TRUTH_WORDS = {
-    **dict.fromkeys(("true", "yes", "y", "t", "right", "1", "1.0", "pass", "passed"), "1"),
-    **dict.fromkeys(("false", "no", "n", "f", "incorrect", "0", "0.0", "fail", "failed"), "0"),
-    **{name: str(outcome) for classes in BINARY_EVENTS for outcome, name in enumerate(classes)},
-}
 ROW_SUM_TOLERANCE = 0.03  # relative; for probabilities rounded to two decimals
 MISSING_WORDS = (  # in any case; missing only in columns of numbers
     *("na", "n/a", "n.a.", "#na", "#n/a", "<na>", "nan", "null", "none", "nil", "missing"),
@@ -56,8 +51,14 @@ def to_numbers(column: Any, *, accept_truth_words: bool = False) -> Any:
     if not is_text(column):
         raise InputError(f"Expected numbers in column {column.name!r}, got {dtype}.", code="not_numbers")
     texts = column.cast(polars.String).str.strip_chars()
-    words = TRUTH_WORDS if accept_truth_words else {"true": "1", "false": "0"}
-    normalized = texts.str.to_lowercase().replace(words)
+    words = {"true": "1", "false": "0"}
+    unanswered: list[str] = []
+    normalized = texts.str.to_lowercase()
+    if accept_truth_words:
+        scores = outcome_scores(normalized.drop_nulls().unique().to_list())
+        words = {word: f"{score:g}" for word, score in scores.items() if score is not None}
+        unanswered = [word for word, score in scores.items() if score is None]
+    normalized = normalized.replace(words)
     has_decimal_commas = bool(texts.str.contains(DECIMAL_COMMA_PATTERN).any())
     has_points = bool(texts.str.contains(".", literal=True).any())
     if has_decimal_commas and not has_points:  # beside points, commas may separate thousands: these are refused below
@@ -68,7 +69,7 @@ def to_numbers(column: Any, *, accept_truth_words: bool = False) -> Any:
         count = f"{len(invalid)} {'entry' if len(invalid) == 1 else 'entries'}"
         raise InputError(
             f"Expected numbers in column {column.name!r}, got {count} of text, such as {shorten_repr(invalid[0], 60)}."
-            f"{missing_hint(invalid.unique().to_list())}",
+            f"{missing_hint(invalid.unique().to_list(), unanswered)}",
             code="not_numbers",
         )
     return numbers
@@ -92,9 +93,12 @@ def _parse_percentages(name: str, texts: Any) -> Any:
     return numbers / 100
 
 
-def missing_hint(texts: Iterable[str]) -> str:
-    """Return a sentence on options that read a word such as "NA" as a missing value, or "" if no text is one."""
-    word = next((text for text in texts if text.strip().lower() in ("", *MISSING_WORDS)), None)
+def missing_hint(texts: Iterable[str], words: Sequence[str] = ()) -> str:
+    """Return a sentence on options that read a word such as "NA" as a missing value, or "" if no text is one.
+
+    Further words, in lower case, count as missing too.
+    """
+    word = next((text for text in texts if text.strip().lower() in ("", *MISSING_WORDS, *words)), None)
     if word is None:
         return ""
     return f" If {word!r} is a missing value, try na=[{word!r}] with drop=True (--na {word} --drop)."

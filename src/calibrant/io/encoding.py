@@ -1,19 +1,23 @@
-"""Bytes of text files: compression, character encodings and JSON."""
+"""Bytes of text files: compression and character encodings."""
 
 import codecs
 import gzip
-import json
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from calibrant._lazy import polars
 from calibrant._text import shorten_repr
-from calibrant.types import InputError, prefix_errors
+from calibrant.types import InputError
 
 SAMPLE_BYTES = 1 << 16  # for detecting the encoding
+MAX_EXPANSION = 100  # decompressed bytes per byte of a file; logs have up to 50
+MAX_SMALL_TEXT = 1 << 25  # bytes, which any file may have
+MAX_GZIP_RATIO = 1032
+ZSTANDARD, SKIPPABLE_ZSTANDARD = 0xFD2FB528, 0x184D2A50  # magic numbers; the last 4 bits of the second are free
+MAX_ZSTANDARD_BLOCK = 1 << 17
 BYTE_ORDER_MARKS = (  # UTF-32 comes first: its mark begins with the mark of UTF-16
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -22,8 +26,62 @@ BYTE_ORDER_MARKS = (  # UTF-32 comes first: its mark begins with the mark of UTF
 )
 
 
+def check_expansion(num_compressed: int, num_bytes: int) -> None:
+    """Raise `InputError` if that many compressed bytes would become so many bytes that they are no text to read."""
+    if num_bytes > max(MAX_SMALL_TEXT, MAX_EXPANSION * num_compressed):
+        raise InputError(
+            f"Expected at most {MAX_EXPANSION} times the size of the compressed file as text, got more. Try the file "
+            "decompressed, if you trust it.",
+            code="expansion",
+        )
+
+
+def _read_gzip(path: Path) -> bytes:
+    """Decompress a text by gzip. Large ones are decompressed twice, first to learn their size in little memory."""
+    num_compressed = path.stat().st_size
+    if num_compressed > MAX_SMALL_TEXT / MAX_GZIP_RATIO:
+        num_bytes = 0
+        with gzip.open(path) as file:
+            while chunk := file.read(1 << 20):
+                num_bytes += len(chunk)
+                check_expansion(num_compressed, num_bytes)
+    return gzip.decompress(path.read_bytes())
+
+
+def max_zstandard_size(file: IO[bytes], num_bytes: int) -> int:
+    """Return an upper bound of the decompressed size of the next `num_bytes` of a file, from the headers of blocks.
+
+    A block holds at most 128 KB (RFC 8878, section 3.1.1). Bytes that are no Zstandard count as none.
+    """
+    end, size = file.tell() + num_bytes, 0
+    while file.tell() + 8 < end:
+        magic = int.from_bytes(file.read(4), "little")
+        if magic & 0xFFFFFFF0 == SKIPPABLE_ZSTANDARD:
+            file.seek(int.from_bytes(file.read(4), "little"), 1)
+            continue
+        if magic != ZSTANDARD:
+            break
+        descriptor = file.read(1)[0]
+        is_single_segment, has_checksum = bool(descriptor & 32), bool(descriptor & 4)
+        content_size_bytes = (int(is_single_segment), 2, 4, 8)[descriptor >> 6]
+        file.seek((0 if is_single_segment else 1) + (0, 1, 2, 4)[descriptor & 3] + content_size_bytes, 1)
+        is_last = False
+        while not is_last and file.tell() + 3 <= end:
+            block = int.from_bytes(file.read(3), "little")
+            is_last, kind, length = bool(block & 1), block >> 1 & 3, block >> 3
+            size += length if kind == 0 else MAX_ZSTANDARD_BLOCK  # kind 0 is not compressed
+            file.seek(1 if kind == 1 else length, 1)  # kind 1 repeats a byte
+        file.seek(4 if has_checksum else 0, 1)
+    return size
+
+
 def read_zstandard(source: Path | BytesIO) -> bytes:
     """Decompress a text by Zstandard, which Python itself cannot before 3.14, but Polars can."""
+    with source.open("rb") if isinstance(source, Path) else nullcontext(source) as file:
+        num_compressed = file.seek(0, 2)
+        file.seek(0)
+        check_expansion(num_compressed, max_zstandard_size(file, num_compressed))
+        file.seek(0)
     # Separators that no text contains keep the whole text in one cell
     read_options: dict[str, Any] = {"separator": "\x1f", "quote_char": None, "eol_char": "\x1e", "infer_schema": False}
     return str(polars.read_csv(source, has_header=False, glob=False, **read_options).item()).encode()
@@ -42,7 +100,7 @@ def _write_zstandard(path: Path, content: bytes) -> None:
 
 COMPRESSIONS: dict[str, tuple[Callable[[Path], bytes], Callable[[Path, bytes], object]]] = {  # read and write
     ".gz": (
-        lambda path: gzip.decompress(path.read_bytes()),
+        _read_gzip,
         lambda path, content: path.write_bytes(gzip.compress(content, mtime=0)),  # equal texts give equal files
     ),
     ".zst": (read_zstandard, _write_zstandard),
@@ -104,60 +162,3 @@ def _detect_encoding(content: bytes) -> str:
             content.decode(name)
             return name
     return "latin-1"  # which has a character for every byte
-
-
-# JSON
-
-
-def parse_json(text: str | bytes) -> Any:
-    """Return the JSON value of a text.
-
-    Raises:
-        InputError: If an object holds a key more than once, because readers differ on which value counts.
-    """
-    return json.loads(text, object_pairs_hook=_to_dict)
-
-
-def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs of an object as a dict, or raise `InputError` for a repeated key."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for key in values if keys.count(key) > 1)
-        raise InputError(
-            f"Expected each key once in a JSON object, got {shorten_repr(repeated)} {keys.count(repeated)} times. "
-            "Try other names for the further values.",
-            code="repeated_key",
-        )
-    return values
-
-
-def parse_json_lines(content: bytes) -> list[dict[str, Any]]:
-    """Return the JSON object of each line that is not blank.
-
-    Raises:
-        InputError: For a line that is no object or repeats a key, with its number, and if all lines are blank.
-    """
-    records = [_parse_line(line, i) for i, line in enumerate(content.splitlines(), 1) if line.strip()]
-    if not records:
-        raise InputError("Expected a JSON object per line, got blank lines only.", code="no_rows")
-    return records
-
-
-def _parse_line(line: bytes, number: int) -> dict[str, Any]:
-    """Return the JSON object of a line, or raise `InputError` with the line number for anything else."""
-    record = None
-    with prefix_errors(f"line {number:,}"):
-        try:
-            record = parse_json(line)
-        except InputError:
-            raise
-        except (ValueError, RecursionError):  # such as the last line of an evaluation that was interrupted
-            pass
-    if not isinstance(record, dict):
-        raise InputError(
-            f"Expected a JSON object per line, got another text in line {number:,}. If the file was cut off there, try "
-            "it without this line.",
-            code="unreadable",
-        )
-    return record  # pyright: ignore[reportUnknownVariableType]

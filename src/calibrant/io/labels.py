@@ -11,11 +11,11 @@ from calibrant._text import parse_number, shorten_list
 from calibrant._validation.arrays import to_tensor
 from calibrant._validation.labels import binary_names, positive_word, to_texts
 from calibrant._validation.names import is_same_name, match_names
+from calibrant._validation.words import NO_WORDS
 from calibrant.io.cells import is_text, lists_to_matrix, missing_hint, to_numbers_or_texts
 from calibrant.io.columns import Columns, TableOptions
 from calibrant.types import InputError
 
-NEGATIVE_WORDS = ("negative", "neg", "false", "no", "n", "f")
 DATE_PATTERN = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}([./])\d{1,2}\2\d{4}( .*)?", re.ASCII)
 NamedLabels = tuple[np.ndarray, tuple[str, ...] | None, tuple[str, ...]]  # labels, class names, notes
 
@@ -300,7 +300,7 @@ def _read_binary_numbers(values: np.ndarray, classes: list[Any], columns: Column
     if number is not None and not (number == 1 and is_zero_one):  # labels 0 and 1 with positive class 1 need no names
         names = binary_names([f"{float(label):.15g}" for label in classes], f"{number:.15g}")
         return (values == number).astype(np.int64), names, (f"The positive class is {names[1]!r}.",)
-    if positive is not None and is_zero_one and positive.lower() in NEGATIVE_WORDS:
+    if positive is not None and is_zero_one and positive.lower() in NO_WORDS:
         return 1 - values.astype(np.int64), (f"not {positive}", positive), ()
     if is_zero_one or {*classes} == {-1, 1}:
         labels = values.astype(np.int64) if values.dtype.kind == "b" else values

@@ -24,8 +24,9 @@ from calibrant.io.delimited import (
     mark_duplicate_names,
     read_delimited,
 )
-from calibrant.io.encoding import parse_json_lines, read_decompressed, to_utf8, write_compressed
+from calibrant.io.encoding import read_decompressed, to_utf8, write_compressed
 from calibrant.io.files import list_table_files
+from calibrant.io.foreign import check_depth_of_lines, parse_json_lines
 from calibrant.io.formats import BY_SUFFIX, format_suffix
 from calibrant.types import InputError, prefix_errors
 
@@ -218,6 +219,7 @@ def read_tab_separated(path: Path, options: TableOptions) -> LoadedTable:
 def read_jsonl(path: Path, options: TableOptions) -> LoadedTable:
     """Read a JSON object per line."""
     content, notes = to_utf8(read_decompressed(path), options.encoding)
+    check_depth_of_lines(content)
     try:
         frame = polars.read_ndjson(io.BytesIO(content), infer_schema_length=None)
     except Exception:

@@ -56,9 +56,10 @@ class EvaluationLog:
                 the statistic of HELM, or a field. For multiple choice in lm-evaluation-harness, "acc", "acc_norm",
                 "acc_bytes" or "acc_mutual_info" tells which log-likelihoods are compared: as they are, per character,
                 per byte, or less those of the choices alone. Of several names, each log takes the first that it has.
-            confidence: Where confidences are from: a field of the log; "stated", the last line such as
-                "Confidence: 85%" of the response; "tokens", the probability of all tokens of the response;
-                "mean_token", their geometric mean. Default: log-likelihoods of choices, HELM's `max_prob`, or the field
+            confidence: Where confidences are from: a field of the log; "stated", what the response states, such as
+                "Confidence: 85%"; "tokens", the probability of all tokens of the response; "mean_token", their
+                geometric mean; "choices", the share of the choice that it names, such as B, in the probability of all
+                choices among the most likely tokens. Default: log-likelihoods of choices, HELM's `max_prob`, or the field
                 "confidence".
             subject: Key of a question's data that names its subject. Default: the task if there are several, else
                 `subject` or `category`.

@@ -2,10 +2,12 @@
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any, Literal, get_args
 
+from calibrant._text import shorten_repr
 from calibrant.io.logs import find_stated_confidence, parse_confidence
 from calibrant.types import InputError
 
@@ -45,7 +47,7 @@ def _check_score(score: str) -> None:
 
 
 def read_stated_confidence(text: str) -> float | None:
-    r"""Return the confidence of the last line such as "Confidence: 85%", or None without a readable one.
+    r"""Return the confidence that a text states, as by `find_stated_confidence`, or None without a readable one.
 
     >>> read_stated_confidence("Paris\nConfidence: 8/10")
     0.8
@@ -73,11 +75,12 @@ def confidence_reward(
         is_correct: Function of the text of a completion and, by their names, of those columns of the data set that are
             its further parameters. It returns True, False, or a credit in [0, 1], which is rewarded as the probability
             that the answer is right.
-        read_confidence: Function from the text of a completion to its confidence in [0, 1], or None. Default: read the
-            last line such as "Confidence: 85%".
+        read_confidence: Function from the text of a completion to its confidence in [0, 1], or None. Default: read all
+            forms of `find_stated_confidence`, such as "Confidence: 85%" and `<confidence>0.85</confidence>`.
         score: "brier", "log" or "spherical"; see `score_reward`.
         accuracy_share: Share of the reward for right answers, in [0, 1).
-        unreadable: Reward of a completion without a readable confidence. The smallest reward of any other is 0.
+        unreadable: Reward of a completion without a readable confidence. The smallest reward of any other is 0. If no
+            completion of a batch has one, a warning says so once.
 
     Raises:
         InputError: If a setting is out of range, and by the reward function if a credit is.
@@ -90,13 +93,23 @@ def confidence_reward(
     if not 0 <= accuracy_share < 1:
         raise InputError(f"Expected accuracy_share in [0, 1), got {accuracy_share}. Try 0.5.", code="share_range")
     _, *column_parameters = inspect.signature(is_correct).parameters  # after the text of the completion
+    has_warned = False
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float]:
         """Return the reward of each completion. Columns have an entry per completion."""
+        nonlocal has_warned
         names = [name for name in column_parameters if name in columns]  # other parameters keep their defaults
         rewards: list[float] = []
-        for i, text in enumerate(map(_completion_text, completions)):
-            confidence = read_confidence(text)
+        texts = list(map(_completion_text, completions))
+        confidences = list(map(read_confidence, texts))
+        if len(texts) > 1 and not has_warned and all(confidence is None for confidence in confidences):
+            has_warned = True
+            warnings.warn(
+                f"None of {len(texts)} completions states a readable confidence, such as {shorten_repr(texts[0])}, so "
+                f"that each has the reward {unreadable:g}. Try read_confidence= with a function that reads them.",
+                stacklevel=2,
+            )
+        for i, (text, confidence) in enumerate(zip(texts, confidences, strict=True)):
             if confidence is None:
                 rewards.append(unreadable)
                 continue

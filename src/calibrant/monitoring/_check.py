@@ -14,6 +14,7 @@ import torch
 from calibrant._text import display_name, escape_invisible, shorten_repr
 from calibrant._validation import check_range
 from calibrant.io.files import null_nonfinite, result_json, write_by_suffix
+from calibrant.io.foreign import read_toml
 from calibrant.monitoring._bounds import MetricBounds, calibrated_size_ratio, estimate_difference, metric_bounds
 from calibrant.monitoring._constants import passing_constants
 from calibrant.monitoring._features import evaluated_event, used_groups
@@ -349,12 +350,7 @@ def read_requirements(path: str | Path) -> dict[str, Any]:
     Raises:
         InputError: If the file is no TOML, or a key or type is unknown.
     """
-    import tomllib
-
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # -sig skips a byte order mark
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: Expected TOML, got an error: {error}.", code="toml") from None
+    content = read_toml(path)
     for key, value in content.items():
         if key not in _FILE_KEYS:
             raise InputError(

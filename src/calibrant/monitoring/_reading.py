@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from calibrant._text import parse_number, shorten_list
+from calibrant._validation.words import NO_WORDS
 from calibrant.events import BINARY_EVENTS
 from calibrant.io.cells import to_numbers
 from calibrant.io.columns import Columns, TableOptions, find_role_columns
 from calibrant.io.files import is_pattern, list_table_files
 from calibrant.io.formats import is_table
 from calibrant.io.frames import frame_to_arrays
-from calibrant.io.labels import NEGATIVE_WORDS, count_from, label_values
+from calibrant.io.labels import count_from, label_values
 from calibrant.io.reading import read
 from calibrant.io.roles import infer_columns, leave_out_empty_labels
 from calibrant.io.tables import read_table
@@ -266,7 +267,7 @@ def _read_predictions(
     # `positive` is the class that a single score belongs to. If it is class 0, or "no", labels 0 and 1, or no and yes,
     # that come later would be read the wrong way round
     positive = columns.positive if truth is None and class_names is None else None
-    if positive and (parse_number(positive) not in (None, 1) or positive.lower() in NEGATIVE_WORDS):
+    if positive and (parse_number(positive) not in (None, 1) or positive.lower() in NO_WORDS):
         raise InputError(
             f"Expected the probability of class 1 beside later labels, got {columns.scores[0]!r}. Try its labels in "
             "the same file, or the column of the other class.",

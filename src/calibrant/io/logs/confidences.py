@@ -1,16 +1,15 @@
-"""Confidences of answers: numbers, fractions and words of probability in texts, and log-probabilities of tokens.
-
-Those of tokens have the shape of OpenAI's API: `logprobs.content[] = {token, logprob, top_logprobs}`.
-"""
+"""Confidences and grades as texts state them: numbers, percentages, fractions, splits and words of probability."""
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+import unicodedata
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
 from calibrant._text import shorten_list, shorten_repr
 from calibrant._validation import check_range
+from calibrant._validation.words import normalize_word, outcome_scores
 from calibrant.types import InputError
 
 ProbabilityTable = Mapping[str, float]
@@ -35,18 +34,53 @@ _ICD_203 = {
     "almost certainly": 0.97, "nearly certain": 0.97,
 }  # fmt: skip
 WORD_TABLES: Mapping[str, ProbabilityTable] = {"survey": _SURVEY, "kent": _KENT, "icd203": _ICD_203}
-GRADE_WORDS = {
-    **dict.fromkeys(("c", "correct", "yes", "true", "right"), 1.0),
-    "p": 0.5,  # partially correct
-    **dict.fromkeys(("i", "incorrect", "no", "false", "wrong", "n"), 0.0),
-}
 NUMBER = r"[+-]?(?:\d+(?:[.,]\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
-_PERCENT = re.compile(rf"({NUMBER})\s*(?:\\?%|percent|per cent)", re.IGNORECASE)
-_FRACTION = re.compile(rf"({NUMBER})\s*(?:/|out of)\s*({NUMBER})", re.IGNORECASE)
-_NUMBER = re.compile(NUMBER)
-# The word confidence at the begin of a word, perhaps in Markdown, then : or =, then the rest of the line
-_RESPONSE = re.compile(r"(?<![^\W_])confidence(?: (?:score|level))?[ \t*_]*[:=][ \t*_]*([^\n]*)", re.IGNORECASE)
-TOKEN_SOURCES = ("tokens", "mean_token")  # probability of the whole response, and its geometric mean per token
+_PERCENT = r"\s*(?:\\?%|percent\b|per cent\b|pct\b|Prozent\b|pour ?cent\b|por ciento\b)"
+_HEDGE = (
+    r"(?:about|around|approximately|approx\.?|roughly|circa|ca\.|etwa|ungefähr|environ|alrededor de|约|大约|[~≈])\s*"
+)
+# A value, and what may follow it: words in parentheses or after a mark, without a further number. "90% or more" is none
+_STATED = re.compile(
+    rf"(?:{_HEDGE})?(?:(?P<prefix>百分之)?(?P<value>{NUMBER})(?P<percent>{_PERCENT})?"
+    rf"(?:\s*(?P<sign>/|out of|of|von|sur|de)\s*(?P<total>{NUMBER})(?:{_PERCENT})?)?)"
+    r"(?:\s*[(\[][^%]*|(?!\s*(?:or|oder|ou|o)\s)(?:\s*[*_\"'`.,;:!|}\]。，]+|\s+[-–—]+(?=\s)|\s+(?=[^\W\d]))[^\d%]*)?",
+    re.IGNORECASE,
+)
+_IN_PARENTHESES = re.compile(r"[^\d%()]*[(\[]([^()\[\]]*)[)\]]\W*")  # as in "almost certain (95%)"
+_LABEL = r"(?:confidence|konfidenz|sicherheit|confiance|certitude|confianza|certeza|certainty|置信度|信心|可信度)"
+_PROBABILITY = r"(?:probability|likelihood|wahrscheinlichkeit|probabilité|probabilidad|概率|p\((?:correct|true|yes)\))"
+
+
+def _patterns(label: str) -> tuple[re.Pattern[str], ...]:
+    """Return patterns of the places where a response states the value of a label, with the groups scale and value."""
+    word = rf"(?:(?<![^\W_])(?=[a-z])|(?![a-z])){label}(?:wert|grad)?"
+    name = rf"{word}(?:[ _](?:score|level|rating|estimate|degree))?"
+    scale = r"(?P<scale>[ \t]*\([^()\n]{1,60}\))?"
+    marks = r"[ \t*_`\"'#|]*"
+    return tuple(
+        re.compile(pattern, re.IGNORECASE)
+        for pattern in (
+            # A key in JSON, a tag, a line such as "Confidence: 85%" or the next line, and a heading
+            rf"\"[\w ]{{0,40}}{label}[\w ]{{0,40}}\"\s{{0,9}}:\s{{0,9}}(?P<scale>)(?P<value>\"[^\"\n]*\"|[^\s,}}\]]+)",
+            rf"<[\w-]{{0,20}}{label}[\w-]{{0,20}}(?P<scale>)>\s{{0,9}}(?P<value>[^<\n]*)",
+            rf"{name}{scale}{marks}(?:[:=|→]|[-–—][ \t](?=[ \t*]*\d)){marks}(?:\n\s{{0,9}})?{marks}(?P<value>[^\n]*)",
+            rf"(?:^|\n)[ \t*_#]*{name}{scale}[ \t*_#]*\n\s{{0,9}}(?P<value>[^\n]*)",
+            rf"{word}[^\n.:=<\"]{{0,60}}?(?:\b(?:is|ist|est|es|of)\b|为|是)(?P<scale>)\s{{0,9}}(?P<value>(?:{_HEDGE})?{NUMBER}[^\n]*)",
+        )
+    )
+
+
+_SENTENCES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (  # "I am 85% sure", "with 85% confidence"
+        rf"(?P<scale>)(?P<value>(?<![\d.,-]){NUMBER}{_PERCENT})\s{{0,9}}(?:confiden|certain|sure|sicher|sûr|segur)"
+        r"(?!\w*\s+(?:intervals?|levels?|limits?|bands?|bounds?)\b)",
+    )
+)
+_PLACES = (_patterns(_LABEL), _patterns(_PROBABILITY), _SENTENCES)  # the first with a value counts
+_PERCENT_SCALE = re.compile(r"%|percent|\b100\b", re.IGNORECASE)
+MAX_STATED = 500  # characters of a stated confidence
+MAX_RESPONSE_TAIL = 200_000  # characters at the end of a response, where confidences are searched for
 
 
 def probability_table(words: str | ProbabilityTable) -> ProbabilityTable:
@@ -76,14 +110,26 @@ def parse_confidence(stated: Any, *, percent: bool = False, words: str | Probabi
     >>> [parse_confidence(text) for text in ("85%", "0.85", "8/10", "Highly likely.", "80-90%", "I am sure")]
     [0.85, 0.85, 0.8, 0.9, None, None]
     """
-    number, text = parse_plain_number(stated), _strip_marks(stated)
-    if number is not None:
-        return _to_share(number, 100.0 if percent else 1.0)
-    if match := _PERCENT.fullmatch(text):
-        return _to_share(_parse_decimal(match[1]), 100.0)
-    if match := _FRACTION.fullmatch(text):
-        return _to_share(_parse_decimal(match[1]), _parse_decimal(match[2]))
-    return probability_table(words).get(_normalize(text))
+    if isinstance(stated, Real) or stated is None:
+        number = parse_plain_number(stated)
+        return None if number is None else _to_share(number, 100.0 if percent else 1.0)
+    text = _strip_marks(stated)
+    in_parentheses = _IN_PARENTHESES.fullmatch(text)
+    match = _STATED.fullmatch(in_parentheses[1] if in_parentheses else text)
+    if match is None:
+        return probability_table(words).get(_normalize(text))
+    value = _parse_decimal(match["value"])
+    if match["total"] is not None:
+        return _to_share(value, _split_total(match) or _parse_decimal(match["total"]))
+    return _to_share(value, 100.0 if percent or match["percent"] or match["prefix"] else 1.0)
+
+
+def _split_total(match: re.Match[str]) -> float | None:
+    """Return the sum of a split such as "40/60" or "0.4/0.6", or None for a fraction such as "8/10"."""
+    a, b = _parse_decimal(match["value"]), _parse_decimal(match["total"])
+    total = a + b
+    is_split = total == 100 or (min(a, b) > 0 and math.isclose(total, 1.0))
+    return total if match["sign"] == "/" and is_split else None
 
 
 def parse_plain_number(stated: Any) -> float | None:
@@ -95,8 +141,9 @@ def parse_plain_number(stated: Any) -> float | None:
             return float(stated)
         except OverflowError:  # of an integer that is too large
             return math.inf
-    match = _NUMBER.fullmatch(_strip_marks(stated))
-    return _parse_decimal(match[0]) if match else None
+    match = _STATED.fullmatch(_strip_marks(stated))
+    is_plain = match is not None and not (match["percent"] or match["prefix"] or match["total"])
+    return _parse_decimal(match["value"]) if match is not None and is_plain else None
 
 
 def is_missing(value: Any) -> bool:
@@ -104,22 +151,27 @@ def is_missing(value: Any) -> bool:
     return value is None or value != value or str(value).strip() == ""  # NaN differs from itself
 
 
-def read_grade(grade: Any) -> float | None:
+def read_grade(grade: Any, scores: Mapping[str, float | None] | None = None) -> float | None:
     """Return a grade in [0, 1], or None if it is missing, or raise `InputError` for any other value.
 
-    It may be a number, its text, True or False, or one of `GRADE_WORDS` in any case.
+    It may be a number, its text, True or False, or a word in any case. No answer counts as wrong, 0.
+
+    Args:
+        grade: The grade.
+        scores: Scores of words. Default: those of `outcome_scores` for the letters of Inspect.
 
     >>> read_grade("P"), read_grade("Yes"), read_grade(0.25), read_grade(None)
     (0.5, 1.0, 0.25, None)
     """
     if is_missing(grade):
         return None
-    number = GRADE_WORDS.get(str(grade).strip().casefold(), parse_grade(grade))
-    if number is None:
+    scores = outcome_scores((), are_letters=True) if scores is None else scores
+    number, word = parse_grade(grade), normalize_word(grade)
+    if number is None and word not in scores:
         raise InputError(
             f"Expected a grade in [0, 1] or a word such as correct, got {shorten_repr(grade)}.", code="grade"
         )
-    return number
+    return (scores[word] or 0.0) if number is None else number
 
 
 def parse_grade(grade: Any) -> float | None:
@@ -132,17 +184,54 @@ def parse_grade(grade: Any) -> float | None:
 
 def _strip_marks(stated: Any) -> str:
     """Return a text without emphasis, quotes and the final period."""
-    return str(stated).strip().strip("*_\"'`()[]").strip().removesuffix(".").strip()
+    text = unicodedata.normalize("NFKC", str(stated)[:MAX_STATED]).strip()
+    text = text.strip("*_\"'`$").strip()
+    if text[:1] in ("(", "["):
+        text = text.strip("()[]")
+    return text.strip("*_\"'`$ ").removesuffix(".").strip("*_\"'`$ ")
 
 
 def find_stated_confidence(response: str) -> str | None:
-    r"""Return what the last line such as "Confidence: 85%" of a response states, or None without one.
+    r"""Return the last confidence that a response states with a number or a word of probability, or None without one.
+
+    A confidence stands behind a label such as "Confidence:", "Konfidenz:" or "置信度：" on its line or the next one, in
+    a key of JSON, in a tag, or in a sentence such as "I am 85% sure". Without one, a probability counts ("Probability:
+    0.9", Tian et al. 2023). A confidence that cannot be read is returned if there is no other.
 
     >>> find_stated_confidence("Answer: Paris\n**Confidence:** 85%")
     '85%'
+    >>> find_stated_confidence("<answer>Paris</answer><confidence>0.9</confidence>")
+    '0.9'
     """
-    matches = _RESPONSE.findall(response)
-    return matches[-1].strip() if matches else None
+    text = unicodedata.normalize("NFKC", response[-MAX_RESPONSE_TAIL:])  # full-width digits and marks become plain
+    unread_values: list[str] = []
+    for patterns in _PLACES:
+        matches = [match for pattern in patterns for match in pattern.finditer(text)]
+        values = [_labeled_value(match) for match in sorted(matches, key=lambda match: match.start("value"))]
+        values = [value for value in values if value]
+        unread_values += values
+        for value in reversed(values):
+            if parse_plain_number(value) is not None or any(
+                parse_confidence(value, words=table) is not None for table in WORD_TABLES.values()
+            ):
+                return value
+    return unread_values[-1] if unread_values else None
+
+
+def _labeled_value(match: re.Match[str]) -> str:
+    """Return the value behind a label, in percent if the label says that its scale ends at 100."""
+    value = match["value"].strip().strip("*_`\"'|$,}]").strip()
+    is_percent = match["scale"] and _PERCENT_SCALE.search(match["scale"])
+    return f"{value}%" if is_percent and re.fullmatch(NUMBER, value) else value
+
+
+def stated_form(stated: object) -> str:
+    """Return the form of a stated confidence: its text with N for every number.
+
+    >>> stated_form("80 - 90 %")
+    'N - N %'
+    """
+    return re.sub(rf"(?<![^\W\d_]){NUMBER}", "N", str(stated).strip())
 
 
 def _parse_decimal(text: str) -> float:
@@ -161,66 +250,6 @@ def _normalize(text: str) -> str:
     return " ".join(re.findall(r"[^\W_]+", text.casefold()))
 
 
-# Probabilities of tokens
-
-
 def as_object(value: Any) -> Mapping[str, Any]:
     """Return a JSON value that is an object, and an empty object for any other value."""
     return value if isinstance(value, dict) else {}
-
-
-def find_token_log_probs(record: Any) -> list[float] | None:
-    """Return the log-probabilities of the tokens of a response, or None if there are none.
-
-    The response is the record itself, its first choice, or the response in its field `response`, `body` or `output`.
-    """
-    for part in _nested_responses(record):
-        log_probs = as_object(part.get("logprobs"))
-        if content := log_probs.get("content"):
-            # An unknown log-probability makes the probability of the response unknown
-            return [math.nan if token["logprob"] is None else float(token["logprob"]) for token in content]
-        # Completions, in which the first token may have none because nothing comes before it
-        if log_probs.get("token_logprobs"):
-            return [float(value) for value in log_probs["token_logprobs"] if value is not None]
-    return None
-
-
-def find_response_text(record: Any) -> str | None:
-    """Return the text of the first response in a record, or None without one.
-
-    The response is searched for as in `find_token_log_probs`. The content of a message may be a list of pieces.
-    """
-    for part in _nested_responses(record):
-        message = part.get("message")
-        content = message.get("content") if isinstance(message, dict) else part.get("text")
-        if isinstance(content, list):
-            content = "".join(str(piece.get("text", "")) for piece in content if isinstance(piece, dict))
-        if isinstance(content, str):
-            return content
-    return None
-
-
-def _nested_responses(record: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects that may be a response: a record, its first choice, and the objects nested in known fields."""
-    if not isinstance(record, dict):
-        return
-    yield record
-    choices = record.get("choices")
-    if isinstance(choices, list) and choices:
-        yield from _nested_responses(choices[0])
-    for name in ("response", "body", "output"):
-        yield from _nested_responses(record.get(name))
-
-
-def token_confidence(log_probs: list[float] | None, source: str) -> float | None:
-    """Return the probability of a response, or for "mean_token" the geometric mean of its token probabilities.
-
-    It is None without tokens, and if a log-probability is NaN or, beyond rounding, positive.
-
-    >>> round(token_confidence([math.log(0.5), math.log(0.125)], "mean_token"), 6)
-    0.25
-    """
-    if not log_probs or any(value != value or value > 1e-6 for value in log_probs):
-        return None
-    total = math.fsum(log_probs)
-    return min(1.0, math.exp(total if source == "tokens" else total / len(log_probs)))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.io.foreign import check_shape
 from calibrant.io.logs.confidences import as_object, find_stated_confidence, parse_grade, read_grade
 from calibrant.io.logs.rows import (
     LogAnswer,
@@ -35,6 +36,8 @@ NORMALIZATIONS = {  # of the log-likelihoods of choices, with the words for a no
 INVALID_RESPONSE = "[invalid]"  # of a filter whose pattern found nothing
 NO_FILTER = "none"
 DELIMITER = " "  # before each choice
+_SCALAR = (str, int, float)
+RECORD_SHAPE = {"doc_id": _SCALAR, "filter": str, "metrics": [str], "arguments": (dict, list), "filtered_resps": list}
 _FILE_NAME = re.compile(r"samples_(.+)_\d{4}-\d\d-\d\dT[\d.:-]+")
 
 
@@ -60,6 +63,7 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
             f"Expected 'stated', or no confidence, for a log of {HARNESS}, got {options.confidence!r}.",
             code="unknown_confidence",
         )
+    check_shape(records, [RECORD_SHAPE], "lines")
     name = task_name(path)
     task = name or path.name.split(".")[0].removeprefix("samples_")
     records, notes = _select_filter(records, options.filter)

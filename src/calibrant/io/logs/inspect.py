@@ -11,17 +11,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant.io.encoding import parse_json, read_zstandard
-from calibrant.io.logs.confidences import (
-    TOKEN_SOURCES,
-    as_object,
-    find_response_text,
-    find_stated_confidence,
-    find_token_log_probs,
-    read_grade,
-    token_confidence,
-)
-from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, select_single_name
+from calibrant.io.encoding import check_expansion, read_zstandard
+from calibrant.io.foreign import check_shape, parse_json
+from calibrant.io.logs.confidences import as_object, find_stated_confidence, read_grade
+from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, from_tokens, select_single_name
+from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, token_confidence
 from calibrant.types import InputError, prefix_errors
 
 FINISHED = "success"
@@ -29,6 +23,10 @@ ZSTANDARD_METHOD = 93  # of zip files; Python reads it from 3.14 on
 NO_ANSWER = "N"
 ANSWER_KEYS = ("score", "correct", "accuracy")  # of a value that is an object
 UNGRADED_REASONS = ("grader_failed", "scoring_failed")
+_TEXT = (str, int, float)
+HEADER_SHAPE = {"eval": {"task": str, "model": str}, "status": str}
+SAMPLE_SHAPE = {"id": _TEXT, "epoch": int, "scores": dict}
+SCORE_SHAPE = {"reason": _TEXT}
 
 
 def is_log(content: Any) -> bool:
@@ -40,6 +38,10 @@ def read_archive(path: Path, options: LogOptions) -> LogContent:
     """Return the answers of an `.eval` log."""
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         members = {info.filename: info for info in archive.infolist()}  # the last of several versions
+        check_expansion(path.stat().st_size, sum(info.file_size for info in members.values()))
+        _check_number_of_members(file, len(archive.infolist()))
+        for info in archive.infolist():
+            _check_local_header(file, info)
 
         def load(name: str) -> Any:
             """Return the JSON value of a member."""
@@ -54,6 +56,37 @@ def read_archive(path: Path, options: LogOptions) -> LogContent:
             raise InputError("Expected header.json in this archive, got none. Try another file.", code="unknown_log")
         names = [name for name in members if name.startswith("samples/") and name.endswith(".json")]
         return read_samples(header, map(load, names), path, options)
+
+
+def _check_number_of_members(file: Any, count: int) -> None:
+    """Raise `InputError` if the end of a zip file tells another number of members than were found.
+
+    A damaged length in the directory hides the members behind it.
+    """
+    file.seek(-22, io.SEEK_END)
+    end = file.read()
+    stated = int.from_bytes(end[10:12], "little")
+    if end[:4] == b"PK\x05\x06" and stated not in (count, 0xFFFF):  # the last if there are more than it can tell
+        raise InputError(
+            f"Expected {stated:,} entries in this archive, got {count:,}. Try another copy of the file.",
+            code="unreadable",
+        )
+
+
+def _check_local_header(file: Any, info: zipfile.ZipInfo) -> None:
+    """Raise `InputError` if the name of a member differs from the one before its bytes.
+
+    A damaged name would hide a sample, or replace another one.
+    """
+    file.seek(info.header_offset)
+    header = file.read(30)
+    name = file.read(int.from_bytes(header[26:28], "little"))
+    if header[:4] != b"PK\x03\x04" or name != info.orig_filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437"):
+        raise InputError(
+            f"Expected {info.filename} in this archive under one name, got a damaged entry. Try another copy of the "
+            "file.",
+            code="unreadable",
+        )
 
 
 def _read_member(archive: zipfile.ZipFile, file: Any, info: zipfile.ZipInfo) -> bytes:
@@ -84,7 +117,13 @@ def read_samples(header: Record, samples: Iterable[Record], path: Path, options:
     Raises:
         InputError: If there are no samples, several scorers, or no confidence in the chosen field.
     """
+    check_shape(header, HEADER_SHAPE, "header")
     records = list(samples)
+    check_shape(records, [SAMPLE_SHAPE], "samples")
+    for sample in records:
+        for score in (sample.get("scores") or {}).values():
+            if score is not None:  # as of a scorer that did not grade the sample
+                check_shape(score, SCORE_SHAPE, "scores")
     if not records:
         raise InputError("Expected samples in this log, got none.", code="no_rows")
     # The log lists samples as they finished; repeats of a question are counted in the order of epochs
@@ -148,9 +187,9 @@ def _read_sample(sample: Record, task: str, scorer: str, key: str | None, option
     correct, reason = _read_grade(grade, score)
     if sample.get("error") and not score:  # the sample failed before it was graded
         correct, reason = None, "sample error"
-    confidence = None  # a number only from tokens; a stated confidence is parsed later
+    confidence: dict[str, Any] = {}  # a number only from tokens; a stated confidence is parsed later
     if options.confidence in TOKEN_SOURCES:
-        confidence = token_confidence(find_token_log_probs(sample.get("output")), options.confidence)
+        confidence = from_tokens(token_confidence(sample.get("output"), options.confidence))
     return LogAnswer(
         task,
         str(sample.get("id")),
@@ -158,7 +197,7 @@ def _read_sample(sample: Record, task: str, scorer: str, key: str | None, option
         data=as_object(sample.get("metadata")),
         reason=reason,
         stated=_find_stated(sample, score, options.confidence),
-        confidence=confidence,
+        **confidence,
     )
 
 

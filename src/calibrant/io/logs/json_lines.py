@@ -5,18 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._text import shorten_list
+from calibrant._validation.words import normalize_word, outcome_scores
 from calibrant.io.columns import ROLE_COLUMN_NAMES, normalize_column_name
-from calibrant.io.logs.confidences import (
-    TOKEN_SOURCES,
-    find_response_text,
-    find_stated_confidence,
-    find_token_log_probs,
-    is_missing,
-    read_grade,
-    token_confidence,
+from calibrant.io.logs.confidences import find_stated_confidence, is_missing, read_grade
+from calibrant.io.logs.rows import (
+    LogAnswer,
+    LogContent,
+    LogOptions,
+    Record,
+    from_tokens,
+    select_single_name,
+    single_model,
 )
-from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, select_single_name, single_model
-from calibrant.types import InputError
+from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, has_tokens, token_confidence
+from calibrant.types import InputError, prefix_errors
 
 LOG_FIELD_NAMES = {
     "question": ("question_id", "custom_id", "doc_id", "prompt_id", "problem_id", "task_id", *ROLE_COLUMN_NAMES["id"]),
@@ -26,12 +28,6 @@ LOG_FIELD_NAMES = {
     "model": ("model", "model_name"),
     "response": ("response", "completion", "output", "answer", "text"),
 }
-NO_ANSWER_WORDS = ("n", "not attempted", "not_attempted", "no answer", "abstained", "refused")
-
-
-def has_token_log_probs(record: Record) -> bool:
-    """Whether a JSON object has token log-probabilities."""
-    return find_token_log_probs(record) is not None
 
 
 def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> LogContent:
@@ -55,9 +51,13 @@ def read_records(records: Sequence[Record], path: Path, options: LogOptions) -> 
     source = options.confidence
     if source is not None and source not in (*TOKEN_SOURCES, "stated"):  # the name of a field
         fields["confidence"] = select_single_name([source], names, "confidence", "--confidence")
-    if source is None and "confidence" not in fields and any(map(has_token_log_probs, records)):
+    if source is None and "confidence" not in fields and any(map(has_tokens, records)):
         source = "tokens"
-    answers = [_read_record(record, i, path, fields, source) for i, record in enumerate(records)]
+    scores = outcome_scores(record.get(fields["correct"]) for record in records)
+    answers: list[LogAnswer] = []
+    for i, record in enumerate(records):
+        with prefix_errors(f"answer {i + 1:,}"):
+            answers.append(_read_record(record, i, path, fields, source, scores))
     roles = ", ".join(f"{role} from {name!r}" for role, name in fields.items() if role != "response")
     notes = [f"Fields: {roles}."]
     if source in TOKEN_SOURCES:
@@ -85,7 +85,14 @@ def _find_fields(names: Sequence[str]) -> dict[str, str]:
     return fields
 
 
-def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, str], source: str | None) -> LogAnswer:
+def _read_record(
+    record: Record,
+    index: int,
+    path: Path,
+    fields: Mapping[str, str],
+    source: str | None,
+    scores: Mapping[str, float | None],
+) -> LogAnswer:
     """Return the answer in a record.
 
     Args:
@@ -94,9 +101,10 @@ def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, st
         path: The file, whose name is the task if no field tells it.
         fields: Name of the field of each role.
         source: "stated", one of `TOKEN_SOURCES`, or another value for the field of confidences.
+        scores: Scores of words for outcomes.
     """
     values = {role: record.get(name) for role, name in fields.items()}
-    correct, no_grade_reason = _read_grade(values["correct"])
+    correct, no_grade_reason = _read_grade(values["correct"], scores)
     question = values.get("question", index)
     if is_missing(question):
         question = f"answer {index + 1} without an id"  # the index may be the id of another
@@ -105,24 +113,24 @@ def _read_record(record: Record, index: int, path: Path, fields: Mapping[str, st
     response = find_response_text(record)
     text = values.get("response") if response is None else response
     # Either a confidence as the log or the answer states it, which is parsed later, or one from the tokens
+    confidence: dict[str, Any] = {}
     if source == "stated":
-        stated, confidence = find_stated_confidence(str(text or "")), None
+        confidence["stated"] = find_stated_confidence(str(text or ""))
     elif source in TOKEN_SOURCES:
-        stated, confidence = None, token_confidence(find_token_log_probs(record), source)
+        confidence = from_tokens(token_confidence(record, source))
     else:
-        stated, confidence = values.get("confidence"), None
+        confidence["stated"] = values.get("confidence")
     return LogAnswer(
         str(values.get("task") or path.name.split(".")[0]),
         str(question),
         correct,
         data=record,
         reason=no_grade_reason or ("empty response" if text == "" else ""),  # None: no response field
-        stated=stated,
-        confidence=confidence,
+        **confidence,
     )
 
 
-def _read_grade(grade: Any) -> tuple[float | None, str]:
+def _read_grade(grade: Any, scores: Mapping[str, float | None]) -> tuple[float | None, str]:
     """Return a grade as a number or None, and the reason why there is no answer, or "".
 
     An answer that was not graded has no number; an unanswered question counts as wrong, 0.
@@ -130,7 +138,7 @@ def _read_grade(grade: Any) -> tuple[float | None, str]:
     Raises:
         InputError: If the grade is neither a known word nor a number in [0, 1].
     """
-    if str(grade).strip().casefold() in NO_ANSWER_WORDS:
+    if scores.get(normalize_word(grade), 0.0) is None:
         return 0.0, "no answer"
-    number = read_grade(grade)
+    number = read_grade(grade, scores)
     return number, "not graded" if number is None else ""

@@ -1,6 +1,5 @@
 """Find and read the evaluation logs of a path: one file, a run folder, or a folder with the logs of many tasks."""
 
-import json
 import re
 import zlib
 from collections import Counter
@@ -12,7 +11,7 @@ from typing import Any
 
 from calibrant._text import shorten_list
 from calibrant.io.columns import TableOptions
-from calibrant.io.encoding import parse_json, parse_json_lines, read_decompressed, to_utf8
+from calibrant.io.encoding import read_decompressed, to_utf8
 from calibrant.io.files import (
     check_file,
     is_pattern,
@@ -20,6 +19,7 @@ from calibrant.io.files import (
     list_matching_files,
     require_matching_files,
 )
+from calibrant.io.foreign import parse_json, parse_json_lines
 from calibrant.io.formats import BY_SUFFIX, COMPRESSION_SUFFIXES, format_suffix
 from calibrant.io.logs import harness, helm, inspect, json_lines
 from calibrant.io.logs.rows import (
@@ -32,6 +32,7 @@ from calibrant.io.logs.rows import (
     select_name,
     single_model,
 )
+from calibrant.io.logs.tokens import has_tokens
 from calibrant.io.tables import call_reader
 from calibrant.types import InputError
 
@@ -186,10 +187,10 @@ def _has_log_line(path: Path) -> bool:
         else:
             with path.open("rb") as file:
                 line = file.readline(FIRST_LINE_BYTES)
-        record = json.loads(line)
-    except (OSError, EOFError, zlib.error, ValueError, RecursionError):  # the reader tells what is wrong
+        record = parse_json(line)
+    except (OSError, EOFError, zlib.error, InputError):  # the reader tells what is wrong
         return False
-    return isinstance(record, dict) and (harness.is_record(record) or json_lines.has_token_log_probs(record))
+    return isinstance(record, dict) and (harness.is_record(record) or has_tokens(record))
 
 
 def _read_source(path: Path, options: LogOptions) -> LogContent:

@@ -16,10 +16,13 @@ from calibrant.io.logs.confidences import (
     parse_confidence,
     parse_plain_number,
     probability_table,
+    stated_form,
 )
+from calibrant.io.logs.tokens import TokenConfidence
 from calibrant.types import InputError
 
 Record = Mapping[str, Any]  # a JSON object of a log
+MAX_SHOWN_FORMS = 8  # of confidences that cannot be read
 SUBJECT_KEYS = ("subject", "category")  # of a question, which name its subject unless another key is given
 
 
@@ -121,6 +124,8 @@ class LogAnswer:
     reason: str = ""  # why there is no answer; empty if there is one
     stated: Any = None  # confidence as it was stated
     confidence: float | None = None  # probability that was computed from log-likelihoods
+    missing: str = "no confidence"  # the reason if there is neither
+    outside: float | None = None  # probability outside the choices
     logits: tuple[float, ...] | None = None
     label: int | None = None
     subject: str | None = None
@@ -166,10 +171,12 @@ def resolve_rows(logs: Sequence[LogContent], options: LogOptions) -> tuple[tuple
                 reason=reason,
             )
         )
-    unread = Counter(str(answer.stated) for answer, row in zip(answers, rows) if row.reason == UNREAD_REASON)
-    if unread:
-        texts = shorten_list([text for text, _ in unread.most_common()], 5)
-        notes.append(f"{unread.total():,} stated confidences could not be read: {texts}.")
+    notes += _describe_unread([answer.stated for answer, row in zip(answers, rows) if row.reason == UNREAD_REASON])
+    if outside := [answer.outside for answer in answers if answer.outside is not None]:
+        notes.append(
+            f"Confidences are shares of the choices. On average, {100 * np.mean(outside):.3g} % of the probability is "
+            f"outside the choices among the most likely tokens, and at most {100 * max(outside):.3g} %."
+        )
     # Such as 0.9, which may have been meant as 90 %
     are_fractions = (0 < (parse_plain_number(answer.stated) or 0) < 1 for answer in answers)
     if options.percent and (num_fractions := sum(are_fractions)):
@@ -177,6 +184,24 @@ def resolve_rows(logs: Sequence[LogContent], options: LogOptions) -> tuple[tuple
     return tuple(rows), tuple(notes)
 
 
+def from_tokens(confidence: TokenConfidence) -> dict[str, Any]:
+    """Return the fields of an answer whose confidence is from tokens."""
+    reason = {"missing": confidence.reason} if confidence.reason else {}
+    return {"confidence": confidence.value, "outside": confidence.outside, **reason}
+
+
+def _describe_unread(stated: Sequence[Any]) -> list[str]:
+    """Return a note on confidences that could not be read, by form, the most frequent first, or none without any."""
+    if not stated:
+        return []
+    examples = {stated_form(value): str(value) for value in reversed(stated)}  # the first of each form
+    counts = Counter(map(stated_form, stated)).most_common()
+    forms = [f"{shorten_repr(examples[form], 40)} ({count:,})" for form, count in counts[:MAX_SHOWN_FORMS]]
+    rest = f", and {len(counts) - len(forms):,} other forms" if len(counts) > len(forms) else ""
+    return [f"{len(stated):,} stated confidences could not be read, by form: {', '.join(forms)}{rest}."]
+
+
+NO_SUBJECT = "no subject"
 UNREAD_REASON, UNGRADED_REASON = "unreadable confidence", "not graded"
 
 
@@ -198,7 +223,7 @@ def _read_confidence(answer: LogAnswer, table: ProbabilityTable, *, percent: boo
     if answer.confidence is not None:
         return Outcome.WITH_CONFIDENCE, answer.confidence, ""
     if is_missing(answer.stated):
-        return Outcome.WITHOUT_CONFIDENCE, None, "no confidence"
+        return Outcome.WITHOUT_CONFIDENCE, None, answer.missing
     confidence = parse_confidence(answer.stated, percent=percent, words=table)
     if confidence is None:
         return Outcome.WITHOUT_CONFIDENCE, None, UNREAD_REASON
@@ -272,9 +297,14 @@ def rows_to_arrays(rows: Sequence[LogRow]) -> dict[str, Any]:
             "'tokens' for token probabilities.",
             code="no_confidence",
         )
-    arrays: dict[str, Any] = {"clusters": [f"{row.task}/{row.question}" for row in used]}
-    if any(row.subject is not None for row in used):
-        arrays["groups"] = [row.subject or "no subject" for row in used]
+    index = {key: i for i, key in enumerate(sorted({(row.task, row.question) for row in used}))}
+    arrays: dict[str, Any] = {"clusters": np.array([index[row.task, row.question] for row in used], dtype=np.int64)}
+    subjects = {row.subject for row in used}
+    if subjects != {None}:
+        name = NO_SUBJECT
+        while name in subjects:  # a subject of this name is another group
+            name = f"({name})"
+        arrays["groups"] = [name if row.subject is None else row.subject for row in used]
     if all(row.logits is not None and row.label is not None for row in used):
         return arrays | {
             "logits": pad_logits([row.logits or () for row in used]),

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from calibrant._text import describe_error
 from calibrant.backend.digests import json_digest
-from calibrant.io.encoding import parse_json_lines
 from calibrant.io.files import atomic_write
+from calibrant.io.foreign import parse_json_lines
 from calibrant.lab.hub import is_hub_reachable, wrap_hub_errors
 from calibrant.types import InputError, prefix_errors
 

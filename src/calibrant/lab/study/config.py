@@ -5,7 +5,6 @@ written. Methods are equal if their names and settings are, defaults included.
 """
 
 import inspect
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -18,6 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from calibrant import registry
 from calibrant._grouping import group_pairs
 from calibrant._text import shorten_repr
+from calibrant.io.foreign import read_toml
 from calibrant.lab.study.grids import (
     LIST_REGISTRIES,
     Grid,
@@ -321,19 +321,6 @@ def _check_included(sources: tuple[str, ...], folder: Path) -> None:
 
 
 # TOML files as frozen dataclasses; errors name the file and suggest the nearest key
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Parse a TOML file. Raises `InputError` naming the file if it cannot be read or parsed."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"Cannot read {path}: {reason}.", code="unreadable") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not valid TOML: {error}", code="toml") from None
-    except RecursionError:
-        raise InputError(f"{path} is nested too deeply. A study needs at most four levels.", code="toml") from None
 
 
 def check_type(expected_type: type, value: Any, description: str, code: str = "type_of_key") -> Any:

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
 
-from calibrant.lab.study.config import STUDIES_FOLDER, Study, find_toml, parse_recipe, read_toml
+from calibrant.io.foreign import read_toml
+from calibrant.lab.study.config import STUDIES_FOLDER, Study, find_toml, parse_recipe
 from calibrant.lab.study.grids import parse_method
 from calibrant.lab.study.recipe import RECIPES, Recipe
 from calibrant.lab.study.tables import PaperValue, ResultTable, build_tables

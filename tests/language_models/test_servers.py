@@ -166,7 +166,7 @@ def test_a_flipped_bit_in_an_archive_changes_nothing_silently(tmp_path):
     rows = EvaluationLog.read(path).rows
     directory = content.index(b"PK\x01\x02")
     generator = random.Random(1)
-    positions = [*generator.sample(range(directory), 20), *generator.sample(range(directory, len(content)), 60)]
+    positions = [*generator.sample(range(directory), 10), *generator.sample(range(directory, len(content)), 30)]
     refused = 0
     for position in positions:
         flipped = bytearray(content)

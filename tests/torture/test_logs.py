@@ -171,9 +171,10 @@ def logs(seed: int, share: float, folder: Path) -> Counts:
     """Change values and bytes of logs, and read them."""
     r, counts, fails = random.Random(seed), Counts(), list[str]()
     for i in range(round(share * LOGS)):
-        path = write_changed_log(folder / str(i), r) if (folder / str(i)).mkdir() is None else folder
+        (folder / str(i)).mkdir()
+        path = write_changed_log(folder / str(i), r)
         if r.random() < 0.5:
-            file = r.choice([file for file in path.iterdir()]) if path.is_dir() else path
+            file = r.choice(sorted(path.iterdir())) if path.is_dir() else path
             damaged = damage(file, r)
             path = path if path.is_dir() else damaged
         counts += one_trial(lambda path: read_log(path, r), path, fails)
@@ -186,7 +187,7 @@ def first_lines(seed: int, share: float, folder: Path) -> Counts:
     r, counts, fails = random.Random(seed), Counts(), list[str]()
     records = [{"prob": 0.5, "label": i % 2} for i in range(4)]
     sources = [records, response_records(), [choice_record(i, [-1.0, -2.0], ["a", "b"], 0) for i in range(3)]]
-    bombs = [b"0" * 10**8, b'{"a":' * 10**6, b"[" * 10**7, b'{"prob": 0.5, "label": 1}\n' * 10**6]
+    bombs = [b"0" * 10**8, b'{"a":' * 10**6, b"[" * 10**7, b'{"prob": 0.5, "label": 1}\n' * 10**5]
     for i in range(round(share * FIRST_LINES)):
         lines = [json.dumps(record) for record in r.choice(sources)]
         kind = r.random()

@@ -59,8 +59,8 @@ class EvaluationLog:
             confidence: Where confidences are from: a field of the log; "stated", what the response states, such as
                 "Confidence: 85%"; "tokens", the probability of all tokens of the response; "mean_token", their
                 geometric mean; "choices", the share of the choice that it names, such as B, in the probability of all
-                choices among the most likely tokens. Default: log-likelihoods of choices, HELM's `max_prob`, or the field
-                "confidence".
+                choices among the most likely tokens. Default: log-likelihoods of choices, HELM's `max_prob`, or the
+                field "confidence".
             subject: Key of a question's data that names its subject. Default: the task if there are several, else
                 `subject` or `category`.
             percent: Whether plain numbers, such as 85, are percentages. By default numbers above 1 are refused.

@@ -18,6 +18,15 @@ HELM = "HELM"
 REQUIRED_FILES = ("scenario_state.json", "per_instance_stats.json")
 MAIN_SCORE = "exact_match"  # of multiple choice
 CONFIDENCE_STAT = "max_prob"
+_ADAPTER = {"method": str, "model": str}
+SPEC_SHAPE = {"name": str, "adapter_spec": _ADAPTER, "scenario_spec": {"args": dict}}
+STATE_SHAPE = {
+    "adapter_spec": _ADAPTER,
+    "request_states": [
+        {"instance": dict, "output_mapping": dict, "train_trial_index": int, "result": {"completions": [{"text": str}]}}
+    ],
+}
+STATS_SHAPE = [{"stats": [{"name": {"name": str}, "count": (int, float), "sum": (int, float)}]}]
 NON_SCORES = (CONFIDENCE_STAT, "predicted_index", "prompt_truncated", "finish_reason", "num_", "logprob", "inference_")
 
 
@@ -28,9 +37,10 @@ def is_run_folder(path: Path) -> bool:
 
 def read_run(path: Path, options: LogOptions) -> LogContent:
     """Return the answers of a run. Perturbed instances and trials are further epochs of a question."""
-    state, stats = (_read_json_file(path / name) for name in REQUIRED_FILES)
+    shapes = STATE_SHAPE, STATS_SHAPE
+    state, stats = (_read_json_file(path / name, shape) for name, shape in zip(REQUIRED_FILES, shapes, strict=True))
     spec_path = path / "run_spec.json"
-    spec = _read_json_file(spec_path) if spec_path.is_file() else {}
+    spec = _read_json_file(spec_path, SPEC_SHAPE) if spec_path.is_file() else {}
     if options.confidence not in (None, "stated", CONFIDENCE_STAT):
         raise InputError(
             f"Expected {CONFIDENCE_STAT!r} or 'stated' as confidence of a log of {HELM}, got {options.confidence!r}.",
@@ -65,10 +75,10 @@ def read_run(path: Path, options: LogOptions) -> LogContent:
     return LogContent(HELM, answers, adapter.get("model"), tuple(notes))
 
 
-def _read_json_file(path: Path) -> Any:
-    """Return the JSON value of a file of a run."""
+def _read_json_file(path: Path, shape: Any) -> Any:
+    """Return the JSON value of a file of a run, which has a shape."""
     with prefix_errors(path.name):
-        return parse_json(path.read_text("utf-8"))
+        return parse_json(path.read_text("utf-8"), shape)
 
 
 def _key(instance: Record, record: Record) -> tuple[str, str, int]:

@@ -1,7 +1,6 @@
 """Find and read the evaluation logs of a path: one file, a run folder, or a folder with the logs of many tasks."""
 
 import re
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -182,15 +181,18 @@ def is_log(path: str | Path) -> bool:
 def _has_log_line(path: Path) -> bool:
     """Whether the first line of a file is a record of an evaluation log."""
     try:
-        if path.suffix.lower() in COMPRESSION_SUFFIXES:
-            line = read_decompressed(path).split(b"\n", 1)[0]
-        else:
-            with path.open("rb") as file:
-                line = file.readline(FIRST_LINE_BYTES)
-        record = parse_json(line)
-    except (OSError, EOFError, zlib.error, InputError):  # the reader tells what is wrong
+        record = parse_json(call_reader(path, partial(_read_first_line, path)))
+    except InputError:  # the reader tells what is wrong
         return False
     return isinstance(record, dict) and (harness.is_record(record) or has_tokens(record))
+
+
+def _read_first_line(path: Path) -> bytes:
+    """Return the first line of a file, decompressed."""
+    if path.suffix.lower() in COMPRESSION_SUFFIXES:
+        return read_decompressed(path).split(b"\n", 1)[0]
+    with path.open("rb") as file:
+        return file.readline(FIRST_LINE_BYTES)
 
 
 def _read_source(path: Path, options: LogOptions) -> LogContent:

@@ -18,7 +18,6 @@ MAX_DEPTH = 64  # of nested lists and objects; Polars takes minutes for hundreds
 MAX_TOML_BYTES = 1 << 18
 MAX_SHOWN_WHERE = 100  # characters of a place in errors
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
-_LINE_OF_BRACKETS = re.compile(rb"(?m)^(?:[^\[{\n]*[\[{]){%d}[^\n]*" % (MAX_DEPTH + 1))
 _LONG_KEY = re.compile(  # of more parts than tables may be nested, for which tomllib takes the square of their number
     rf"(?:(?:\"[^\"\n]{{0,200}}\"|'[^'\n]{{0,200}}'|(?<![\w-])[\w-]+)[ \t]*\.[ \t]*){{{MAX_DEPTH}}}"
 )
@@ -75,10 +74,10 @@ def check_depth(content: bytes) -> None:
 
 def check_depth_of_lines(content: bytes) -> None:
     """Raise `InputError` if a line of JSON lines is nested deeper than `MAX_DEPTH` levels."""
-    for match in _LINE_OF_BRACKETS.finditer(content):
-        number = content.count(b"\n", 0, match.start()) + 1
-        with prefix_errors(f"line {number:,}"):
-            check_depth(match[0])
+    for i, line in enumerate(content.splitlines(), 1):
+        if len(line) > MAX_DEPTH and line.count(b"[") + line.count(b"{") > MAX_DEPTH:
+            with prefix_errors(f"line {i:,}"):
+                check_depth(line)
 
 
 def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -454,3 +454,11 @@ def test_reports_show_the_decision_loss_of_their_event(of):
     loss = decision_loss(p, of=of).loss
     page = re.sub(r"\s", " ", re.sub("<[^>]*>", "", measure(p, of=of).html()))
     assert f"{format_percent(loss.value)} of its largest payoff" in page
+
+
+def test_results_of_decisions_name_their_event():
+    p = Predictions.from_probs([0.2, 0.7, 0.4, 0.9] * 20, [0, 1, 0, 1] * 20, class_names=["well", "sick"])
+    for result in (net_benefit(p), decision_loss(p)):
+        assert "sick" in result.event
+    for result in (net_benefit(p, of="well"), decision_loss(p, of="well")):
+        assert "well" in result.event

@@ -9,6 +9,7 @@ from torch import Tensor
 from calibrant._validation import check_level
 from calibrant._validation.arrays import check_logits, to_tensor
 from calibrant.backend.bins import allow_rounding
+from calibrant.events import describe_event
 from calibrant.metrics import Interval, Sample, ScoreRange
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
@@ -38,6 +39,7 @@ class NetBenefit:
     low: Tensor  # (t) limits at every threshold by itself
     high: Tensor  # (t)
     treat_all: Tensor  # (t) net benefit of acting on all examples; acting on none has 0
+    event: str = ""  # whose probability is compared with the thresholds, such as "the class is “sick”"
 
 
 def choose_actions(predictions: Any, costs: Any) -> Tensor:
@@ -145,7 +147,8 @@ def net_benefit(
             treat_all = Sample.from_values(gain, p.weights, p.clusters, p.examples).mean
             curves.append((interval.value, interval.low, interval.high, treat_all))
     model, low, high, treat_all = torch.tensor(curves, dtype=torch.float64).T
-    return NetBenefit(cuts, model=model, low=low, high=high, treat_all=treat_all)
+    event = describe_event(p.of, p.k, p.class_names).title
+    return NetBenefit(cuts, model=model, low=low, high=high, treat_all=treat_all, event=event)
 
 
 def _cost_matrix(costs: Any, k: int) -> Tensor:

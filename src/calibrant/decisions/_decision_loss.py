@@ -8,6 +8,7 @@ from torch import Tensor
 from calibrant._text import format_percent, format_percent_range
 from calibrant._validation import check_level, check_range
 from calibrant.backend.bins import allow_rounding
+from calibrant.events import describe_event
 from calibrant.metrics import Interval, share_interval, strict_limits
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units
@@ -23,6 +24,7 @@ class DecisionLoss:
     loss: Interval
     threshold: float  # probability from which on to act, in the decision that loses most
     bins: int  # number of intervals between the points of the soft bins
+    event: str = ""  # whose probability decides, such as "the class is “sick”"
 
     def __str__(self) -> str:
         """Return the result in one sentence."""
@@ -99,7 +101,8 @@ def decision_loss(
     smallest_loss = _losses(t, shares, confidence, if_acting=high, if_waiting=low)
     largest_loss = _losses(t, shares, confidence, if_acting=low, if_waiting=high)
     interval = Interval(float(loss.max()), float(smallest_loss.max()), float(largest_loss.max()), level)
-    return DecisionLoss(interval, threshold=float(t[loss.argmax()]), bins=bins)
+    event = describe_event(p.of, p.k, p.class_names).title
+    return DecisionLoss(interval, threshold=float(t[loss.argmax()]), bins=bins, event=event)
 
 
 def _losses(t: Tensor, shares: Tensor, confidence: Tensor, *, if_acting: Tensor, if_waiting: Tensor) -> Tensor:

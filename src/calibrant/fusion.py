@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from calibrant import _fusion_map, calibrators
@@ -22,7 +23,7 @@ from calibrant.backend.solvers import newton
 from calibrant.metrics import Evidence, Interval, Sample
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import split_folds
-from calibrant.types import InputError
+from calibrant.types import InputError, Size
 
 __all__ = ["Fusion", "FusionPrior"]
 
@@ -38,6 +39,10 @@ _NUM_FOLDS = 5
 MODE_TOLERANCE = 5e-11  # nats by which the log posterior may lie below its maximum
 _NUM_BISECTIONS = 25  # to a millionth of the log-odds
 
+Points = Float[Tensor, "s m"]
+Coefficients = Float[Tensor, " d"]
+Covariance = Float[Tensor, "d d"]
+CoefficientNames = Annotated[tuple[str, ...], Size("d")]
 Scale = Literal["rank", "probability"]
 
 
@@ -167,12 +172,12 @@ class Fusion:
     """
 
     signals: tuple[str, ...]
-    points: Tensor  # (s m) increasing values of each signal; empty on the scale of probabilities
-    scores: Tensor  # (s m) normal scores of the ranks of these values
+    points: Points  # (s m) increasing values of each signal; empty on the scale of probabilities
+    scores: Points  # (s m) normal scores of the ranks of these values
     groups: tuple[str, ...]
-    names: tuple[str, ...]  # of the coefficients
-    coefficients: Tensor  # (d) posterior mode
-    covariance: Tensor  # (d d) of the posterior
+    names: CoefficientNames  # (d)
+    coefficients: Coefficients  # (d) posterior mode
+    covariance: Covariance  # (d d) of the posterior
     worth: tuple[tuple[str, Interval], ...] = ()  # out-of-fold log-likelihood that each signal adds, nats per example
     scale: Scale = "rank"
     prior_weight: float = math.nan  # posterior probability of no departure from the prior; NaN without a prior
@@ -270,8 +275,11 @@ class Fusion:
     @property
     def is_consistent(self) -> bool:
         """Whether the fields fit together, as in a file that is not damaged."""
-        d = len(self.names)
-        return self.coefficients.shape == (d,) and self.covariance.shape == (d, d)
+        names, _ = self.design({name: torch.full((1,), 0.5).double() for name in self.signals}, None)
+        is_increasing = bool((self.points.diff() >= 0).all())
+        variances = torch.linalg.eigvalsh(self.covariance)  # also those of all sums of coefficients
+        is_covariance = torch.equal(self.covariance, self.covariance.T) and float(variances.min()) > -MIN_VARIANCE
+        return bool(self.signals) and names == self.names and is_increasing and is_covariance
 
     def design(self, columns: Mapping[str, Tensor], groups: Sequence[str] | None) -> tuple[tuple[str, ...], Tensor]:
         """Return the names of the coefficients (d), and the matrix of the regression (n d) for signals and groups (n).

@@ -22,7 +22,6 @@ Labels = Int[Tensor, "n"]  # true classes, 0 .. k-1
 SoftLabels = Float[Tensor, "n k"]  # probabilities
 Targets = Labels | SoftLabels
 PerExample = Float[Tensor, "n"]
-PerBin = Float[Tensor, "*sets b"]
 Scalar = Float[Tensor, ""]
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (n k), (n) or soft (n k) -> (n), differentiable; may take weights=, counts=
@@ -165,6 +164,32 @@ class MethodName:
     kind: str  # of a registry
 
 
+@dataclass(frozen=True)
+class Allows:
+    """Annotation of numbers that a saved field may hold although they are not finite: `Allows(math.nan)`."""
+
+    numbers: tuple[float, ...]
+
+    def __init__(self, *numbers: float) -> None:
+        object.__setattr__(self, "numbers", numbers)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Annotation of a tuple whose length is the size of a dimension in the shapes of other fields: `Size("d")`."""
+
+    dimension: str
+
+
+@dataclass(frozen=True)
+class Index:
+    """Annotation of an array of indices: from `lowest` up to the length of another field, along an axis."""
+
+    field: str
+    axis: int = 0
+    lowest: int = 0
+
+
 # Hyperparameters
 
 CalibratorText = Annotated[str, MethodName("calibrators")]
@@ -182,8 +207,9 @@ HalfOpenFraction = Annotated[float, Range(ge=0, lt=1)]
 Seed = Annotated[int, Range(ge=0, le=2**32 - 1)]  # accepted by every random number generator
 Severity = Annotated[int, Range(ge=1, le=5)]  # of a corruption
 
-# Parameters of fitted calibrators, validated when a file is loaded
+# Fields of saved states, validated when a file is loaded
 
+AnyFloat = Annotated[float, Allows(math.nan, math.inf, -math.inf)]
 FINITE_RANGE = Range(gt=-math.inf, lt=math.inf)
 FiniteScalar = Annotated[Scalar, FINITE_RANGE]
 PositiveScalar = Annotated[Scalar, Range(gt=0, lt=math.inf)]
@@ -191,4 +217,5 @@ PerClass = Annotated[Float[Tensor, " k"], FINITE_RANGE]
 PerClassPair = Annotated[Float[Tensor, "k k"], FINITE_RANGE]
 FiniteVector = Annotated[Float[Tensor, " m"], FINITE_RANGE]
 FractionVector = Annotated[Float[Tensor, " m"], Range(ge=0, le=1)]
+PerBin = Annotated[Float[Tensor, "*sets b"], Allows(math.nan)]  # NaN in an empty bin
 StartIndices = Annotated[Int[Tensor, " s"], Range(ge=0)]

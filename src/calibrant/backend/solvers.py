@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant.backend.dispatch import chunk_elements
 from calibrant.backend.lbfgs import Minimum
 from calibrant.backend.threads import map_chunks
-from calibrant.types import Range
+from calibrant.types import AnyFloat, Range
 
 GridPoint = TypeVar("GridPoint")
 MAX_OPTIMUM_GAP_NATS = 1e-6  # above which a certificate mentions the gap to the optimum
@@ -34,8 +34,8 @@ class Certificate:
     """
 
     criterion: str  # what was minimized
-    before: float  # its value with the identity map
-    after: float  # its value with the fitted map
+    before: AnyFloat  # its value with the identity map
+    after: AnyFloat  # its value with the fitted map
     status: Status
     gradient: float = math.nan  # norm of the criterion's gradient at the solution, nan without one
     iterations: int = 0  # passes over the data
@@ -47,7 +47,7 @@ class Certificate:
     data: str = ""  # digest of the predictions it was fitted on
     clipped: int = 0  # examples with a probability of 0, replaced by a tiny one because the map needs finite logits
     classes: Annotated[int, Range(ge=0, le=10**7)] = 0  # of the predictions it was fitted on, 0 if unknown
-    gap: float = 0.0  # estimated distance from the optimum of the family in the criterion, by search and ridge
+    gap: AnyFloat = 0.0  # estimated distance from the optimum of the family in the criterion, by search and ridge
     absent: Annotated[int, Range(ge=0, le=10**7)] = 0  # classes without a label in the predictions it was fitted on
 
     @property

@@ -26,7 +26,7 @@ from calibrant.metrics import Interval, Sample, cross_validated_mean
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import assign_folds, num_units
 from calibrant.registry import CALIBRATORS
-from calibrant.types import Logits, Range
+from calibrant.types import AnyFloat, Logits, Range
 
 __all__ = ["Auto"]
 
@@ -48,7 +48,7 @@ class Candidate:
 
     name: str
     weight: float
-    held_out: float  # out-of-fold NLL, nan without folds
+    held_out: AnyFloat  # out-of-fold NLL, nan without folds
     fitted: Any = None  # calibrator that was fitted to all examples; None without a weight
 
 

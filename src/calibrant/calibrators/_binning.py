@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -29,10 +30,13 @@ from calibrant.calibrators._isotonic import interpolate
 from calibrant.calibrators._temperature import Temperature
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
-from calibrant.types import Count, FiniteVector, InputError, Logits, PerBin, Range, StartIndices
+from calibrant.types import Allows, Count, FiniteVector, Index, InputError, Logits, PerBin, Range
 
 __all__ = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "TopLabelBinning"]
 
+LogOddsEdges = Annotated[Float[Tensor, "g edges"], Allows(math.inf)]
+BinSetIndices = Annotated[Int[Tensor, " k"], Index("edges")]
+BinCounts = Annotated[Int[Tensor, "g b"], Range(ge=0)]
 MIN_PRIOR_MEAN = 1e-6  # of an accuracy, because Beta(0, b) is no distribution
 BINNING_CAPABILITIES = Capabilities(
     num_classes=binned_num_classes, exports=(), treats_classes_alike=lambda fitted: fitted.of == "top"
@@ -97,10 +101,10 @@ class TopLabelBinning:
     log-odds: uniform-mass binning of a binary event (Gupta & Ramdas 2021).
     """
 
-    group: StartIndices  # (k) int64: the row of bins of each predicted class; 0 is the shared one
-    edges: Tensor  # (groups, b - 1) inner edges in log-odds, padded with +inf
-    accuracy: Tensor  # (groups, b), nan if there was no example
-    count: Tensor  # (groups, b) int64: examples behind each accuracy
+    group: BinSetIndices  # (k) int64: the row of bins of each predicted class; 0 is the shared one
+    edges: LogOddsEdges  # (groups, b - 1) inner edges in log-odds, padded with +inf
+    accuracy: PerBin  # (groups, b), nan if there was no example
+    count: BinCounts  # (groups, b) int64: examples behind each accuracy
     of: BinnedEvent = "top"
     certificate: Certificate | None = None
     capabilities = Capabilities(num_classes=lambda fitted: len(fitted.group), exports=())

@@ -3,19 +3,17 @@
 import json
 import math
 import sys
-import types
-import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import jaxtyped
 from torch import Tensor
 
 from calibrant._text import to_one_line
+from calibrant._validation.states import build_state, refuse_malformed
 from calibrant.backend.digests import tensors_digest
 from calibrant.backend.overlap import Sketch
 from calibrant.backend.solvers import Certificate
@@ -26,11 +24,12 @@ from calibrant.io.arrays import read_tensors
 from calibrant.io.files import apply_umask
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
-from calibrant.types import Calibrator, InputError, Range, prefix_errors
+from calibrant.types import Calibrator, InputError, prefix_errors
 
 FORMAT, VERSION = "calibrant.calibrator", 5
 METADATA_KEYS = {"format", "version", "calibrant", "fitted_on", "calibrator"}
 KEY_VERSIONS = {"rows": 3, "class_names": 4}  # version of the format that added each key
+MALFORMED = "Expected a calibrator, got a malformed description. Try saving it again."
 MAX_ROW_HASHES = 1024  # of the fitting data in a file: 11 kB
 
 
@@ -120,7 +119,7 @@ def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
     """
     meta, tensors = _read(Path(path))
     custom_classes = {_class_name(cls): cls for cls in extra_classes}
-    try:
+    with prefix_errors(f"{path}"), refuse_malformed(MALFORMED):
         description = _description(meta)
         class_name = description["class"]
         if class_name.startswith("calibrant.") and class_name not in custom_classes:  # calibrators have no dotted path
@@ -132,10 +131,6 @@ def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
         value = _decode(description, tensors, custom_classes)
         # An extra class need not be a calibrator, such as the `Fusion` of `load_instance`
         return value if type(value) in custom_classes.values() else _check_applies(value)
-    except InputError as error:
-        raise InputError(f"{path}: {error}", code=error.code) from None
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
-        raise _malformed(path) from None
 
 
 def load_instance(path: str | Path, cls: type, extra_classes: Iterable[type] = ()) -> Any:
@@ -150,7 +145,7 @@ def load_instance(path: str | Path, cls: type, extra_classes: Iterable[type] = (
         InputError: As `load` does; for an instance of another class, or one whose parts do not fit together.
     """
     loaded = load(path, extra_classes=[cls, *extra_classes])
-    with prefix_errors(f"{path}"):
+    with prefix_errors(f"{path}"), refuse_malformed(MALFORMED):
         if not isinstance(loaded, cls) or not loaded.is_consistent:
             raise InputError(f"Expected a file of {cls.__name__}.save, got another file.", code="file_content")
     return loaded
@@ -159,20 +154,11 @@ def load_instance(path: str | Path, cls: type, extra_classes: Iterable[type] = (
 def origin(path: str | Path) -> Origin:
     """Read the metadata of a calibrator's file without building the calibrator."""
     meta, _ = _read(Path(path))
-    try:
+    with prefix_errors(f"{path}"), refuse_malformed(MALFORMED):
         name = _description(meta)["class"]
         rows = Sketch.from_text(meta["rows"]) if meta.get("rows") else None
         names = tuple(map(str, json.loads(meta["class_names"]))) if meta.get("class_names") else None
-    except (TypeError, ValueError, RecursionError):
-        raise _malformed(path) from None
     return Origin(name, tuple(meta["fitted_on"].split()), meta["calibrant"], int(meta["version"]), rows, names)
-
-
-def _malformed(path: str | Path) -> InputError:
-    """Return the error for a file of the format whose metadata describe no calibrator."""
-    return InputError(
-        f"Expected a calibrator in {path}, got a malformed description. Try saving it again.", code="file_content"
-    )
 
 
 def _description(meta: Mapping[str, str]) -> dict[str, Any]:
@@ -287,25 +273,7 @@ def _build(name: str, values: Mapping[str, Any], custom_classes: Mapping[str, ty
         raise InputError(f"Expected a known class, got {name!r}. Try {hint}.", code="unknown_class")
     if not is_dataclass(cls):
         return _build_custom(cls, values)
-    declared = {field.name: field for field in fields(cls)}
-    required = {
-        name for name, field in declared.items() if field.default is MISSING and field.default_factory is MISSING
-    }
-    if not required <= values.keys() <= declared.keys():
-        raise InputError(
-            f"Expected the fields {', '.join(declared)} of {name}, got {', '.join(values) or 'no field'}. Try saving "
-            "it again.",
-            code="field_names",
-        )
-    hints = typing.get_type_hints(cls, include_extras=True)
-    with jaxtyped("context"):  # jaxtyping then requires one k in the shapes of all fields
-        for key, value in values.items():
-            if not _matches_hint(value, hints[key]):
-                actual = "a tensor of another shape or range" if isinstance(value, Tensor) else type(value).__name__
-                raise InputError(
-                    f"Expected a valid value of {name}.{key}, got {actual}. Try saving it again.", code="field_value"
-                )
-    return cls(**values)
+    return build_state(cls, values, name)
 
 
 def _build_custom(cls: type, values: Mapping[str, Any]) -> Any:
@@ -318,35 +286,6 @@ def _build_custom(cls: type, values: Mapping[str, Any]) -> Any:
     calibrator = object.__new__(cls)
     vars(calibrator).update(values)
     return calibrator
-
-
-def _matches_hint(value: Any, hint: Any) -> bool:
-    """Return whether a value fits a type, union, tuple, literal or range. Any other hint accepts everything."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        ranges = [extra for extra in arguments[1:] if isinstance(extra, Range)]
-        return _matches_hint(value, arguments[0]) and all(_in_range(value, bounds) for bounds in ranges)
-    if isinstance(hint, types.UnionType) or origin is typing.Union:
-        return any(_matches_hint(value, part) for part in arguments)
-    if origin is Literal:
-        return value in arguments
-    if origin is tuple:
-        if not isinstance(value, tuple):
-            return False
-        parts = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments  # tuple[X, ...] has any length
-        return len(value) == len(parts) and all(map(_matches_hint, value, parts))
-    if hint in (int, float) and isinstance(value, bool):  # Python's bool is an int
-        return False
-    if hint is float:
-        return isinstance(value, float | int)
-    return not isinstance(hint, type) or hint is Any or isinstance(value, hint)
-
-
-def _in_range(value: Any, allowed: Range) -> bool:
-    """Return whether a number, or every element of a tensor, lies in a range."""
-    if not isinstance(value, Tensor):
-        return value in allowed
-    return not value.numel() or all(float(extreme) in allowed for extreme in (value.min(), value.max()))
 
 
 # The file

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from calibrant import calibrators
@@ -33,7 +34,7 @@ class CrossSets(PredictionSets):
     """
 
     maps: tuple[Any, ...]  # the calibrator that each fold is held out of
-    scores: tuple[Tensor, ...]  # scores of each fold's true classes, in increasing order, float64
+    scores: tuple[Float[Tensor, " _"], ...]  # scores of each fold's true classes, in increasing order, float64
 
     @classmethod
     def fit_folds(

@@ -20,7 +20,7 @@ from calibrant.io.files import atomic_write, check_suffix
 from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.metrics import Interval, share_interval
 from calibrant.predictions import Predictions, as_predictions
-from calibrant.types import InputError
+from calibrant.types import AnyFloat, InputError
 
 ALL_ROWS = ""  # name of the threshold of examples whose group is unknown
 SCORE_TOLERANCE = 1e-12  # by which rounding may lift a score above a threshold
@@ -132,7 +132,7 @@ class Sets(PredictionSets):
 
     by: Literal["class", "groups"] | None
     names: tuple[str, ...]  # of thresholds: "", or classes, or groups and ""
-    thresholds: tuple[float, ...]  # inf if there are too few examples: then every class is in the set
+    thresholds: tuple[AnyFloat, ...]  # inf if there are too few examples: then every class is in the set
     counts: tuple[int, ...]  # independent examples, or clusters, of each threshold
 
     @classmethod

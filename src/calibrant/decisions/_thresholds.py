@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from calibrant._validation import check_range
 from calibrant.backend.bins import allow_rounding
 from calibrant.events import BINARY_EVENTS, describe_event
 from calibrant.predictions import Predictions, as_predictions
+from calibrant.types import Allows
 
 # increasing, and fixed before the data are seen
 GRID = (*(i / 100 for i in range(1, 100)), 0.992, 0.994, 0.996, 0.998, 0.999)
@@ -31,7 +33,7 @@ START_SHARES = {
 class CertifiedThreshold:
     """A confidence threshold, with its certificate and the counts of predictions and errors at or above it."""
 
-    threshold: float  # inf if no threshold is certified
+    threshold: Annotated[float, Allows(math.inf)]  # inf if no threshold is certified
     risk: float
     delta: float
     n: int  # examples at or above it

@@ -108,7 +108,7 @@ def export(
         raise InputError(f"Expected to='numpy' with sets or a threshold, got {to!r}. Try {hint}.", code="format")
 
 
-def _export_format(path: Path, to: str | None) -> ExportFormat:
+def _export_format(path: Path, to: Any) -> ExportFormat:
     """Return the format that is asked for, or that belongs to the suffix of the file.
 
     Raises:

@@ -2,15 +2,20 @@
 
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Annotated
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from calibrant.backend.bins import equal_width_edges, equal_width_index
 from calibrant.backend.dispatch import kernels
 from calibrant.backend.softmax import ChunkVisitor, RowCallback
 from calibrant.predictions import Predictions
-from calibrant.types import Labels, PerExample
+from calibrant.types import Labels, PerExample, Range
+
+ClassCells = Annotated[Float[Tensor, "k b 3"], Range(ge=0)]
+ClassRows = Annotated[Float[Tensor, "5 k"], Range(ge=0)]
 
 
 class ClassBinSums:
@@ -92,7 +97,7 @@ class Classes:
     precision: Tensor  # accuracy among the examples with this prediction; nan without any
     confidence: Tensor  # mean confidence among the examples with this prediction; nan without any
     ece: Tensor  # calibration error of the class's probability as a forecast of the label
-    cells: Tensor  # (k b 3) by bin of that probability, shares of the total weight: weight, probability, frequency
+    cells: ClassCells  # (k b 3) by bin of that probability, shares of the total weight: weight, probability, frequency
 
     @property
     def worst_first(self) -> Tensor:
@@ -105,7 +110,7 @@ class ClassSums:
     """The sums behind `Classes`, in float64, which add up over batches to 1e-12."""
 
     cells: Tensor  # (k b 3) weight, probability and frequency by bins of the class's own probability
-    rows: Tensor  # (5 k) weight and hits by label; weight, hits and confidence by prediction
+    rows: ClassRows  # (5 k) weight and hits by label; weight, hits and confidence by prediction
 
     @classmethod
     def from_predictions(cls, p: Predictions, bins: int = 15) -> "ClassSums":

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant.backend.bins import Moments, merge_examples
+from calibrant.types import AnyFloat
 
 BOUND_WEIGHT = 2.0  # kappa of `mean_limits` is 1/2 + 2 / sqrt(n): conservative bounds up to n = 16
 MAX_ROUNDING_VARIANCE = 1e-11  # variance of equal values that rounding may leave in a `Summary`
@@ -39,9 +40,9 @@ def strict_limits() -> Generator[None]:
 class Interval:
     """An estimate and the interval that holds the truth with probability `level`."""
 
-    value: float
-    low: float
-    high: float
+    value: AnyFloat
+    low: AnyFloat
+    high: AnyFloat
     level: float = 0.90
 
     def __contains__(self, truth: float) -> bool:

@@ -1,15 +1,19 @@
 """A summary of any number of predictions in a fixed 3 MB: add batches, merge in any order, read at the end."""
 
 import json
+import math
 import operator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
+from calibrant._validation import resolve_event
+from calibrant._validation.states import build_state, refuse_malformed
 from calibrant.backend.bins import (
     FIRST_ODDS_CELL,
     NUM_ODDS_CELLS,
@@ -25,16 +29,19 @@ from calibrant.io.files import atomic_write
 from calibrant.metrics import _sums
 from calibrant.metrics._class_sums import ClassSums
 from calibrant.metrics._intervals import Interval
-from calibrant.metrics._sums import FEATURES, HIGH_CONFIDENCE, UNIT_BITS, BinSums, GroupSums, SumBuilder
+from calibrant.metrics._sums import FEATURES, HIGH_CONFIDENCE, UNIT_BITS, WORD_BITS, BinSums, GroupSums, SumBuilder
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.registry import METRICS, check_settings
-from calibrant.types import Count, InputError, prefix_errors
+from calibrant.types import Count, InputError, Range, prefix_errors
 
 CHUNK_ROWS = 1 << 13  # rows whose features are in memory at a time
 COMPILED_CHUNK_ROWS = 1 << 18  # rows of a compiled pass
 CELL_WORD_BITS = 36  # bits of the lower of the two words of a cell
+CELL_ROUNDING = 1e-9  # relative, of the sums of a cell
 MAX_WEIGHT = 1 << 20  # largest weight of an example
 SUMMARY_FORMAT, SUMMARY_VERSION = "calibrant-summary", "2"
+ScoreCells = Annotated[Int64[Tensor, "2 3 cells"], Range(ge=0)]
+Surprisals = Annotated[Float64[Tensor, " 2"], Range(ge=0, le=math.inf)]
 NO_SURPRISALS = torch.zeros(2, dtype=torch.float64)  # of no examples
 
 
@@ -68,14 +75,14 @@ class Summary(BinSums):
     MAX_CLASSES: ClassVar[int] = 1000  # most classes that are summed one by one
     NUM_SLOTS: ClassVar[int] = _sums.NUM_SLOTS
 
-    cells: Tensor = field(repr=False)  # (2 3 g) int64: weight, outcome, confidence by log odds, words of 36 bits
+    cells: ScoreCells = field(repr=False)  # (2 3 g) int64: weight, outcome, confidence by log odds, words of 36 bits
     of: EventSelector = "top"  # the event
     class_names: tuple[str, ...] | None = None
     groups: GroupSums | None = field(default=None, repr=False)
     classes: ClassSums | None = field(default=None, repr=False)
     by_class: bool = False  # whether the classes, at most 1000, are summed too
     row_groups: GroupSums | None = field(default=None, repr=False)  # the second grouping, of several labels
-    max_surprisals: Tensor = field(default=NO_SURPRISALS, repr=False)  # (2) float64, as those of `Predictions`
+    max_surprisals: Surprisals = field(default=NO_SURPRISALS, repr=False)  # (2) float64, as those of `Predictions`
 
     @classmethod
     def empty(
@@ -232,7 +239,8 @@ class Summary(BinSums):
         Raises:
             InputError: If the file is no summary, is damaged, or has a later version.
         """
-        with prefix_errors(f"{path}"):
+        malformed = "Expected a summary, got a malformed description. Try summarizing the predictions again."
+        with prefix_errors(f"{path}"), refuse_malformed(malformed):
             tensors, metadata = read_tensors(Path(path))
             if metadata.get("format") != SUMMARY_FORMAT:
                 raise InputError("Expected a file of Summary.save, got another file.", code="summary_file")
@@ -248,9 +256,31 @@ class Summary(BinSums):
             values = _join_fields(json.loads(metadata["settings"]), "", tensors)
             for name, part in {"groups": GroupSums, "row_groups": GroupSums, "classes": ClassSums}.items():
                 if values[name] is not None:
-                    values[name] = part(**_join_fields(values[name], f"{name}.", tensors))
-            summary = cls(**values)
+                    values[name] = build_state(part, _join_fields(values[name], f"{name}.", tensors))
+            summary: Summary = build_state(cls, values)
+            if not summary.is_consistent:
+                raise InputError(malformed, code="file_content")
             return summary if version == SUMMARY_VERSION else summary._with_surprisals_of_cells()
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether the fields fit together, as in a file that is not damaged."""
+        groups = [part for part in (self.groups, self.row_groups) if part is not None]
+        parts: list[BinSums | GroupSums] = [self, *groups]
+        words = [array for part in parts for array in (part.sums, part.slots) if array is not None]
+        low, high = self.cells.double()
+        weight, *shares = low + high * 2.0**CELL_WORD_BITS
+        return (
+            self.of == resolve_event(self.of, self.k or Summary.MAX_CLASSES)
+            and (self.class_names is None or len(self.class_names) == self.k)
+            and self.cells.shape[2] == NUM_ODDS_CELLS
+            and all(bool((share <= weight * (1 + CELL_ROUNDING)).all()) for share in shares)
+            and len({part.slots is None for part in parts}) == 1
+            and (self.slots is None or self.slots.shape[1] == len(FEATURES))
+            and all(array.shape[-1] == self.bins for array in words)
+            and all(bool((array[:2] >> WORD_BITS == 0).all() and (array[2, :2] >= 0).all()) for array in words)
+            and (self.classes is None or self.classes.cells.shape[:2] == (self.k, self.bins))
+        )
 
     def _with_surprisals_of_cells(self) -> "Summary":
         """Return a summary of version 1, which has no surprisals, with those of its most confident cell."""

@@ -5,16 +5,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 
 from calibrant.backend.bins import ClusterSums, EventStatistics, GroupedScores, Moments, allow_rounding
 from calibrant.metrics._intervals import SHARE, Interval, Sample
 from calibrant.predictions import Predictions
-from calibrant.types import InputError
+from calibrant.types import Count, InputError, Range, Size
 
 UNIT_BITS = 52  # numbers are counted in units of 2^-52
 COARSE_UNIT_BITS = 40  # and squared log-likelihoods in units of 2^-40
@@ -31,6 +32,11 @@ FEATURES = (
     *("brier", "brier_square", "confident", "confident_outcome", "gap_fourth"),
 )
 NUM_GROUP_SLOT_FEATURES = 5  # first features that are also summed per group and set of clusters
+BinWords = Int64[Tensor, "3 15 bins"]
+SlotWords = Int64[Tensor, "3 f 64 bins"]
+GroupNames = Annotated[tuple[str, ...], Size("g")]
+GroupWords = Int64[Tensor, "3 15 g b"]
+GroupSlotWords = Int64[Tensor, "3 5 g 64 b"]
 Sums = TypeVar("Sums")
 
 
@@ -38,10 +44,10 @@ Sums = TypeVar("Sums")
 class BinSums(EventStatistics):
     """Statistics of an event from sums over equal-width bins, in total and for every set of clusters."""
 
-    k: int  # number of classes, 0 before the first batch
-    bins: int
-    sums: Tensor  # (3 f b) int64, over bins of equal width, in words of 26 bits, the lowest first
-    slots: Tensor | None = field(repr=False)  # (3 f m b) int64, `sums` of every set of clusters; f may be 5 in groups
+    k: Annotated[int, Range(ge=0)]  # number of classes, 0 before the first batch
+    bins: Count
+    sums: BinWords  # (3 f b) int64, over bins of equal width, in words of 26 bits, the lowest first
+    slots: SlotWords | None = field(repr=False)  # (3 f m b) int64, `sums` of every set; f may be 5 in groups
 
     @cached_property
     def by_score(self) -> GroupedScores:
@@ -123,9 +129,9 @@ class BinSums(EventStatistics):
 class GroupSums:
     """The sums of every group: 5 KB each, 130 KB with clusters."""
 
-    names: tuple[str, ...]  # in alphabetical order
-    sums: Tensor  # (3 f g b) int64
-    slots: Tensor | None  # (3 5 g m b) int64
+    names: GroupNames  # in alphabetical order
+    sums: GroupWords  # (3 f g b) int64
+    slots: GroupSlotWords | None  # (3 5 g m b) int64
 
     def __add__(self, addend: "GroupSums") -> "GroupSums":
         """Merge, group by group."""

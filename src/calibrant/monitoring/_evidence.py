@@ -6,20 +6,31 @@ without the losses of the time before (an e-detector; Shin, Ramdas and Rinaldo 2
 martingales that start at 1 is one as well, and P(it ever reaches 1/a) <= a (Ville 1939).
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
+from jaxtyping import Float, Int64
 from scipy.special import logsumexp
 
 from calibrant.monitoring._bets import BETS, LOG_BET_WEIGHTS, bet_factors
 from calibrant.monitoring._rows import AlignedArrays, Rows
+from calibrant.types import Allows, Index, Range
 
 LOOK_ROWS = 10  # the wealth is looked at after every ten rows, however rows arrive
 START_ROWS = 100  # rows between two starting times of bets
 LOOKS_PER_START = START_ROWS // LOOK_ROWS
 MAX_FACTORS = 2_000_000  # in memory at once
+LogWealth = Annotated[Float[np.ndarray, "s e"], Allows(-math.inf)]
+PerBet = Int64[np.ndarray, "s e"]
+PerTest = Float[np.ndarray, " s"]
+CountPerTest = Annotated[Int64[np.ndarray, " s"], Range(ge=0)]
+BetPerTest = Annotated[Int64[np.ndarray, " s"], Index("log_wealth", axis=1)]
+RowPerTest = Annotated[Int64[np.ndarray, " s"], Range(ge=-1)]
+SumsPerTest = Float[np.ndarray, "s c"]
 SUM_NAMES = ("rows", "residual", "squared_residual", "squared_brier_residual")
 
 
@@ -27,17 +38,17 @@ SUM_NAMES = ("rows", "residual", "squared_residual", "squared_brier_residual")
 class Wealth(AlignedArrays):
     """The wealth of s tests by e bets, and sums over their rows."""
 
-    log_wealth: np.ndarray  # (s e) of the bets that have started, before the weights of the bets
-    log_reserve: np.ndarray  # (s) log of the share that has not been bet yet
-    starts: np.ndarray  # (s) int64, number of starting times so far
-    best: np.ndarray  # (s e) largest log gain of each bet, over all starting times to begin it
-    best_start: np.ndarray  # (s e) int64, number of rows before that starting time
-    peak: np.ndarray  # (s) largest log wealth at any look
-    peak_row: np.ndarray  # (s) int64, number of rows at that look
-    peak_since: np.ndarray  # (s) int64, `best_start` of the bet that had gained most at that look
-    peak_bet: np.ndarray  # (s) int64, index of that bet
-    alarm_row: np.ndarray  # (s) int64, number of rows when the wealth first reached the threshold, or -1
-    sums: np.ndarray  # (s 4) as SUM_NAMES; residuals are confidences minus outcomes
+    log_wealth: LogWealth  # (s e) of the bets that have started, before the weights of the bets
+    log_reserve: PerTest  # (s) log of the share that has not been bet yet
+    starts: CountPerTest  # (s) int64, number of starting times so far
+    best: LogWealth  # (s e) largest log gain of each bet, over all starting times to begin it
+    best_start: PerBet  # (s e) int64, number of rows before that starting time
+    peak: PerTest  # (s) largest log wealth at any look
+    peak_row: CountPerTest  # (s) int64, number of rows at that look
+    peak_since: CountPerTest  # (s) int64, `best_start` of the bet that had gained most at that look
+    peak_bet: BetPerTest  # (s) int64, index of that bet
+    alarm_row: RowPerTest  # (s) int64, number of rows when the wealth first reached the threshold, or -1
+    sums: SumsPerTest  # (s 4) as SUM_NAMES; residuals are confidences minus outcomes
 
     @classmethod
     def empty(cls, num_tests: int) -> "Wealth":

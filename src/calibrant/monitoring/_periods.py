@@ -1,13 +1,21 @@
 """Periods: the rows that were predicted in one batch, for the page."""
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
+from jaxtyping import Float, Int64
 
 from calibrant.monitoring._evidence import LOOK_ROWS
+from calibrant.types import Range, Size
 
 MAX_PERIODS = 400  # the last ones are kept
 PERIOD_COLUMNS = ("rows", "outcomes", "confidence", "variance")  # sums; variance of a calibrated model
+PeriodNames = Annotated[tuple[str, ...], Size("p")]
+PeriodCounts = Annotated[Int64[np.ndarray, " p"], Range(ge=0)]
+PeriodRows = Annotated[Int64[np.ndarray, " p"], Range(ge=-1)]
+PeriodSums = Float[np.ndarray, "p c"]
+PeriodPeaks = Float[np.ndarray, " p"]
 PERIOD_ARRAYS = ("predicted", "first_row", "sums", "peak")  # fields of `Periods`
 
 
@@ -15,12 +23,12 @@ PERIOD_ARRAYS = ("predicted", "first_row", "sums", "peak")  # fields of `Periods
 class Periods:
     """Sums over the processed rows of each of the last periods."""
 
-    first: int  # number of periods before those that are kept
-    names: tuple[str, ...]
-    predicted: np.ndarray  # (p) int64, number of predictions of each of the p periods
-    first_row: np.ndarray  # (p) int64, processed rows before the first one of the period, or -1
-    sums: np.ndarray  # (p 4) as PERIOD_COLUMNS
-    peak: np.ndarray  # (p) largest share of the alarm threshold that the log wealth of any test reached
+    first: Annotated[int, Range(ge=0)]  # number of periods before those that are kept
+    names: PeriodNames
+    predicted: PeriodCounts  # (p) int64, number of predictions of each of the p periods
+    first_row: PeriodRows  # (p) int64, processed rows before the first one of the period, or -1
+    sums: PeriodSums  # (p 4) as PERIOD_COLUMNS
+    peak: PeriodPeaks  # (p) largest share of the alarm threshold that the log wealth of any test reached
 
     @classmethod
     def empty(cls) -> "Periods":

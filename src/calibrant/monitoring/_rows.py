@@ -3,16 +3,21 @@
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from jaxtyping import Float, Int64, UInt64
 
 from calibrant._text import shorten_list
-from calibrant.types import InputError
+from calibrant.types import Index, InputError, Range
 
 UNKNOWN_LABEL = -1
 NO_KEY = np.uint64(0)  # of rows without an id
 MAX_RECENT_ROWS = 100_000  # processed rows whose id and label are remembered
+Keys = UInt64[np.ndarray, " n"]
+RowIndices = Annotated[Int64[np.ndarray, " n"], Range(ge=UNKNOWN_LABEL)]
+RowLabels = Annotated[Int64[np.ndarray, " n"], Index("probs", axis=1, lowest=UNKNOWN_LABEL)]
+RowProbs = Annotated[Float[np.ndarray, "n k"], Range(ge=0, le=1)]
 Aligned = TypeVar("Aligned", bound="AlignedArrays")
 
 
@@ -36,11 +41,11 @@ class AlignedArrays:
 class Rows(AlignedArrays):
     """Rows in the order of prediction."""
 
-    keys: np.ndarray  # (n) uint64, hashes of the ids, or NO_KEY
-    labels: np.ndarray  # (n) int64, or UNKNOWN_LABEL
-    probs: np.ndarray  # (n k) float64
-    groups: np.ndarray  # (n) int64, or -1
-    periods: np.ndarray  # (n) int64
+    keys: Keys  # (n) uint64, hashes of the ids, or NO_KEY
+    labels: RowLabels  # (n) int64, or UNKNOWN_LABEL
+    probs: RowProbs  # (n k) float64
+    groups: RowIndices  # (n) int64, or -1
+    periods: RowIndices  # (n) int64
 
     @classmethod
     def empty(cls, k: int) -> "Rows":
@@ -71,8 +76,8 @@ class Rows(AlignedArrays):
 class RecentRows(AlignedArrays):
     """Fingerprints of the last processed rows: their keys and labels."""
 
-    keys: np.ndarray  # (n) uint64
-    labels: np.ndarray  # (n) int64; UNKNOWN_LABEL for rows that were given up
+    keys: Keys  # (n) uint64
+    labels: RowIndices  # (n) int64; UNKNOWN_LABEL for rows that were given up
 
     @classmethod
     def empty(cls) -> "RecentRows":

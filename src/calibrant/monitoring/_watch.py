@@ -5,25 +5,28 @@ import os
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from jaxtyping import UInt64
 
 from calibrant import calibrators
 from calibrant._text import parse_number, shorten_list
-from calibrant._validation import check_alpha, check_range
+from calibrant._validation import check_alpha, check_range, resolve_event
 from calibrant._validation.arrays import is_text
 from calibrant._validation.labels import binary_names, to_class_indices
 from calibrant.events import EventSelector
 from calibrant.io.files import atomic_write, check_suffix, write_by_suffix
 from calibrant.monitoring._batch import Batch, format_time
+from calibrant.monitoring._bets import BETS
 from calibrant.monitoring._evidence import LOOK_ROWS, SUM_NAMES, LookSettings, Wealth, compute_looks
 from calibrant.monitoring._periods import PERIOD_COLUMNS, Periods
 from calibrant.monitoring._rows import UNKNOWN_LABEL, RecentRows, Rows, check_same_labels, hash_ids, locate
 from calibrant.monitoring._verdict import WatchVerdict, build_verdict
 from calibrant.predictions import as_predictions
-from calibrant.types import InputError
+from calibrant.types import InputError, Range
 
+Digests = UInt64[np.ndarray, " d"]
 MAX_CLASSES = 200  # that have tests of their own
 
 
@@ -51,18 +54,18 @@ class Watch:
     alpha: float = 0.05
     of: EventSelector | str | None = None
     by_class: bool = True
-    epoch: int = 1  # since the last `reset`, counted from 1
-    k: int = 0  # classes; 0 before the first batch
+    epoch: Annotated[int, Range(ge=1)] = 1  # since the last `reset`, counted from 1
+    k: Annotated[int, Range(ge=0)] = 0  # classes; 0 before the first batch
     class_names: tuple[str, ...] | None = None
     group_names: tuple[str, ...] | None = None  # in the order of their first prediction; None without groups
-    rows: int = 0  # processed rows
+    rows: Annotated[int, Range(ge=0)] = 0  # processed rows
     last_time: float = -math.inf  # of a prediction, in seconds
     evidence: Wealth = field(default_factory=lambda: Wealth.empty(0))
     pending: Rows = field(default_factory=lambda: Rows.empty(0))
     recent: RecentRows = field(default_factory=RecentRows.empty)
     periods: Periods = field(default_factory=Periods.empty)
-    batches: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))  # digests
-    given_up: int = 0  # rows that `give_up` has left out
+    batches: Digests = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))  # digests
+    given_up: Annotated[int, Range(ge=0)] = 0  # rows that `give_up` has left out
     contract: str | None = None  # digest of the contract by which predictions are calibrated
 
     def __post_init__(self) -> None:
@@ -284,7 +287,18 @@ class Watch:
         columns = self.evidence.sums.shape[1], self.periods.sums.shape[1]
         if columns != (len(SUM_NAMES), len(PERIOD_COLUMNS)):  # those of an earlier version had a Brier score of classes
             return False
-        return not self.k or len(self.evidence) == len(self.settings.weights)
+        if not self.k:
+            return self.rows == len(self.pending) == len(self.evidence) == 0
+        num_groups, num_rows = len(self.group_names or ()), len(self.pending)
+        has_classes = self.class_names is None or len(self.class_names) == self.k
+        return (
+            has_classes
+            and self.of == resolve_event(self.of, self.k)
+            and self.evidence.log_wealth.shape == (len(self.settings.weights), len(BETS))
+            and self.pending.probs.shape == (num_rows, self.k)
+            and bool((self.pending.groups < num_groups).all() and (self.pending.periods < self.periods.count).all())
+            and bool((self.recent.labels < self.k).all())
+        )
 
     # Steps of `add`
 

@@ -1,5 +1,6 @@
 """Calibrated tables: the meaning of two columns of scores, and the columns that are written."""
 
+from datetime import date, datetime
 from pathlib import Path
 
 import numpy as np
@@ -91,3 +92,30 @@ def test_single_logits_in_the_unit_interval_require_are_logits(tmp_path):
     apply_to_file(calibrator, tmp_path / "new.npz", tmp_path / "out.npz", are_logits=True)
     written = np.load(tmp_path / "out.npz")["logits"]
     np.testing.assert_allclose(written[:, 1] - written[:, 0], scores / 2)
+
+
+def save_temperature(folder: Path) -> Path:
+    calibrators.save(calibrators.Temperature(torch.tensor(2.0)), folder / "t.safetensors")
+    return folder / "t.safetensors"
+
+
+def test_dates_of_a_workbook_stay_dates(tmp_path):
+    """They were written as texts."""
+    days = [date(2024, 1, 2), date(2023, 12, 31)]
+    times = [datetime(2024, 1, 2, 3, 4, 5), datetime(2024, 1, 2, 3, 4, 5, 250_000)]
+    frame = polars.DataFrame({"day": days, "time": times, "prob_a": [0.2, 0.7], "prob_b": [0.8, 0.3]})
+    frame.write_excel(tmp_path / "in.xlsx")
+    apply_to_file(save_temperature(tmp_path), tmp_path / "in.xlsx", tmp_path / "out.xlsx")
+    written = polars.read_excel(tmp_path / "out.xlsx")
+    assert written["day"].cast(polars.Date).to_list() == days
+    assert written["time"].cast(polars.Datetime("us")).to_list() == times
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-8-sig", "utf-16"])
+def test_encoding_of_a_table_is_kept(tmp_path, encoding):
+    """It became UTF-8 without a word."""
+    (tmp_path / "in.csv").write_bytes("Größe;prob_ä;prob_b\nß;0,2;0,8\nü;0,7;0,3\n".encode(encoding))
+    apply_to_file(save_temperature(tmp_path), tmp_path / "in.csv", tmp_path / "out.csv")
+    text = (tmp_path / "out.csv").read_bytes().decode(encoding)
+    assert text.splitlines()[0].startswith("Größe;prob_ä;prob_b")
+    assert len(text.splitlines()) == 3

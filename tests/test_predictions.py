@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from calibrant import InputError, Predictions, collect, measure, metrics
 from calibrant.backend import softmax
 from calibrant.calibrators import Temperature, fit
+from calibrant.decisions import decision_loss, net_benefit
 from calibrant.io.files import check_outputs
 from calibrant.predictions import load_unlabeled, to_predictions
 from calibrant.predictions.folds import assign_folds
@@ -524,3 +525,90 @@ def test_probabilities_outside_the_range_by_rounding_are_clipped():
     torch.testing.assert_close(rows.logits.exp()[0], torch.tensor([1.0, 0.0], dtype=torch.float64))
     with refused("probability_range"):
         Predictions.from_confidence([-0.001, 0.5], [0, 1])
+
+
+# Frames
+
+
+def draw_frame(kind, columns):
+    """Return a table with columns of these values, in one of the kinds that have names."""
+    import pandas as pd
+
+    return {"pandas": pd.DataFrame, "polars": polars.DataFrame, "mapping": dict}[kind](columns)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "mapping"])
+@pytest.mark.parametrize("prefix", ["", "prob_", "p("])
+def test_named_columns_are_matched_by_name(kind, prefix):
+    """Labels were matched to the columns in alphabetical order: an accuracy of .25 instead of .75."""
+    suffix = ")" if prefix == "p(" else ""
+    labels = ["good", "good", "bad", "good"]
+    good = np.array([0.9, 0.8, 0.2, 0.4])
+    frame = draw_frame(kind, {f"{prefix}good{suffix}": good, f"{prefix}bad{suffix}": 1 - good})
+    p = Predictions.from_probs(frame, labels)
+    assert (p.class_names, float(metrics.accuracy(p)), p.of) == (("good", "bad"), 0.75, "top")
+    z = draw_frame(kind, {"good": np.log(good), "bad": np.log(1 - good)})
+    assert float(metrics.accuracy(Predictions(z, labels))) == float(metrics.accuracy(z, labels)) == 0.75
+    reordered = Predictions.from_probs(frame, labels, class_names=["bad", "good"])
+    assert reordered.class_names == ("bad", "good")
+    assert torch.equal(reordered.logits, p.logits.flip(1))
+    renamed = Predictions.from_probs(frame, [0, 0, 1, 0], class_names=["up", "down"])
+    assert (renamed.class_names, float(metrics.accuracy(renamed))) == (("up", "down"), 0.75)
+    assert code_of(Predictions.from_probs, frame, labels, class_names=["good", "down"]) == "columns_differ"
+    assert code_of(Predictions.from_probs, frame, ["good", "new", "bad", "bad"]) == "unknown_label"
+
+
+def test_numbers_are_names_of_columns_only_if_all_names_are_numbers():
+    p = np.array([0.9, 0.8, 0.3])
+    assert float(metrics.accuracy(Predictions.from_probs({"1": p, "0": 1 - p}, [1, 1, 0]))) == 1.0
+    assert float(metrics.accuracy(Predictions.from_probs({"7": p, "3": 1 - p}, [7, 7, 3]))) == 1.0
+    assert float(metrics.accuracy(Predictions.from_probs({"True": p, "False": 1 - p}, [True, True, False]))) == 1.0
+    positions = Predictions.from_probs({"good": p, "bad": 1 - p}, [0, 0, 1])
+    assert float(metrics.accuracy(positions)) == 1.0
+    assert len(positions.notes) == 1
+    assert Predictions.from_probs(polars.DataFrame(np.c_[1 - p, p]), [1, 1, 0]).class_names is None
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "mapping"])
+def test_soft_and_several_labels_are_matched_by_name(kind):
+    p, y = np.array([0.9, 0.8, 0.3]), np.array([1.0, 1.0, 0.0])
+    scores, targets = draw_frame(kind, {"a": p, "b": 1 - p}), draw_frame(kind, {"b": 1 - y, "a": y})
+    soft = Predictions.from_soft_labels(scores, targets, probs=True)
+    assert (soft.class_names, float(metrics.accuracy(soft))) == (("a", "b"), 1.0)
+    several = Predictions.multilabel(scores, targets, probs=True)
+    assert (several.group_names, float(metrics.accuracy(several))) == (("a", "b"), 1.0)
+    others = draw_frame(kind, {"c": 1 - y, "a": y})
+    for build in (Predictions.from_soft_labels, Predictions.multilabel):
+        assert code_of(build, scores, others, probs=True) == "columns_differ"
+
+
+def test_event_of_two_classes_is_the_known_positive_word():
+    p = np.array([0.9, 0.8, 0.3])
+    for names, event in ((("yes", "no"), 0), (("no", "yes"), 1), (("a", "b"), 1), (("1", "0"), 0)):
+        q = Predictions.from_probs(dict(zip(names, (p, 1 - p), strict=True)), [names[0], names[0], names[1]])
+        assert q.with_default_event().of == event
+        assert net_benefit(q, thresholds=[0.5]).event == decision_loss(q).event == names[event]
+    assert net_benefit(Predictions.from_probs(p, [1, 1, 0])).event == 1
+
+
+@pytest.mark.parametrize("labels", [[0, None, 1], [0.0, np.nan, 1.0], np.array([0, np.nan, 1], dtype=object)])
+def test_missing_labels_are_counted(labels):
+    """The error was the list of types that torch knows."""
+    with pytest.raises(InputError, match="1 of 3 missing"):
+        Predictions(np.zeros((3, 2)), labels)
+
+
+def test_columns_of_labels_and_arrays_of_objects_are_read():
+    z = np.log([[0.2, 0.8], [0.7, 0.3], [0.6, 0.4]])
+    expected = Predictions(z, [1, 0, 1], weights=[1, 2, 3])
+    for labels in ([[1], [0], [1]], np.array([1, 0, 1], dtype=object)):
+        p = Predictions(z.astype(object), labels, weights=[[1], [2], [3]])
+        assert torch.equal(p.labels, expected.labels)
+        assert torch.equal(p.weights, expected.weights)
+
+
+def test_single_probabilities_are_sent_to_from_probs():
+    with pytest.raises(InputError, match="from_probs"):
+        Predictions([0.1, 0.8, 0.3], [0, 1, 0])
+    with pytest.raises(InputError, match="from_binary_logits"):
+        Predictions([-0.1, 0.8, 3.0], [0, 1, 0])

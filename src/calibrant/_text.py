@@ -65,9 +65,9 @@ def escape_invisible(text: str, *, allowed: str = "") -> str:
     return INVISIBLE_CHARACTER.sub(lambda match: match[0] if match[0] in allowed else ascii(match[0])[1:-1], text)
 
 
-INVISIBLE_CHARACTER = re.compile(  # categories Cc, Cf, Cs, Zl and Zp, and blank letters
+INVISIBLE_CHARACTER = re.compile(  # categories Cc, Cf, Cs, Zl and Zp, blank letters and noncharacters
     "[\x00-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180e"
-    "\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000110bd"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\u3164\ud800-\udfff\ufdd0-\ufdef\ufeff\uffa0\ufff9-\ufffb\ufffe\uffff\U000110bd"
     "\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
 )
 

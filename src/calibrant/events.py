@@ -212,9 +212,11 @@ def describe_event(selector: EventSelector, k: int, names: tuple[str, ...] | Non
     return _without_metric(described, "auroc") if event is ONE_CLASS else described
 
 
-def default_selector(selector: EventSelector, k: int, names: tuple[str, ...] | None = None) -> EventSelector:
-    """Return the event of reports: class 1 of two classes instead of "top", except for pairs."""
-    return 1 if selector == "top" and k == 2 and names != PREFERENCE.classes else selector
+def default_selector(
+    selector: EventSelector, k: int, names: tuple[str, ...] | None = None, *, positive: int = 1
+) -> EventSelector:
+    """Return the event of reports: the positive one of two classes instead of "top", except for pairs."""
+    return positive if selector == "top" and k == 2 and names != PREFERENCE.classes else selector
 
 
 def _without_metric(event: EventKind, name: str) -> EventKind:

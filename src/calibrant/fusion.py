@@ -35,6 +35,7 @@ UNUSED_PROBABILITY = 0.2  # prior probability that a signal does not inform as i
 MAX_UNUSED = 2  # signals that do not inform at the same time
 LEVEL_DEVIATION = 2.0  # standard deviation of the log-odds by which another accuracy moves the intercept
 NUM_TRANSFER_DRAWS = 999
+COVARIANCE_ROUNDING = 1e-6  # relative asymmetry and negative variance of a covariance
 _NUM_FOLDS = 5
 MODE_TOLERANCE = 5e-11  # nats by which the log posterior may lie below its maximum
 _NUM_BISECTIONS = 25  # to a millionth of the log-odds
@@ -277,8 +278,11 @@ class Fusion:
         """Whether the fields fit together, as in a file that is not damaged."""
         names, _ = self.design({name: torch.full((1,), 0.5).double() for name in self.signals}, None)
         is_increasing = bool((self.points.diff() >= 0).all())
+        asymmetry, largest = (self.covariance - self.covariance.T).abs().max(), self.covariance.abs().max()
         variances = torch.linalg.eigvalsh(self.covariance)  # also those of all sums of coefficients
-        is_covariance = torch.equal(self.covariance, self.covariance.T) and float(variances.min()) > -MIN_VARIANCE
+        is_covariance = bool(
+            asymmetry <= COVARIANCE_ROUNDING * largest and variances.min() >= -COVARIANCE_ROUNDING * largest
+        )
         return bool(self.signals) and names == self.names and is_increasing and is_covariance
 
     def design(self, columns: Mapping[str, Tensor], groups: Sequence[str] | None) -> tuple[tuple[str, ...], Tensor]:

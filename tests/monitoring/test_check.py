@@ -346,7 +346,7 @@ def test_whole_level_in_a_requirement_file_is_a_number(folder):
 
 def test_names_of_groups_cannot_break_the_report():
     p = draw(200, seed=0)
-    hostile = Predictions(p.logits, p.labels, groups=['<a b="\x1b">', "]]>"] * 100)
+    hostile = Predictions(p.logits, p.labels, groups=['<a b="\x1b">', "]]>\ufffe\uffff"] * 100)
     result = check(hostile, "accuracy > 0.99", by_group=True)
     root = ElementTree.fromstring(result.junit())
     assert len(root.findall(".//testcase")) == 3

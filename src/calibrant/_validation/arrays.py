@@ -44,21 +44,46 @@ def to_tensor(value: Any, name: str) -> Tensor:
         value = value.long() if value.dtype in UNSIGNED_DTYPES else value
         return value.detach() if value.ndim else value.detach().reshape(1)
     try:
+        array = np.asarray(value)
+        array = _convert_objects(array, name) if array.dtype == object else array
         # A contiguous copy: torch refuses negative strides, and warns of arrays that are read-only
-        converted = torch.from_numpy(np.array(np.asarray(value), order="C", ndmin=1))
+        converted = torch.from_numpy(np.array(array, order="C", ndmin=1))
+    except InputError:
+        raise
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         kind = "strings" if is_text(value) else f"{type(value).__name__} ({to_one_line(error)})"
         raise InputError(f"Expected {name} as an array of numbers, got {kind}.", code="not_numbers") from None
     return to_tensor(converted, name)
 
 
+def _convert_objects(array: np.ndarray, name: str) -> np.ndarray:
+    """Return an array of objects as one of numbers. Raise `InputError` for missing values and other objects."""
+    present = [item for item in array.ravel() if item is not None and str(item) not in ("nan", "<NA>", "NaT")]
+    missing = array.size - len(present)
+    kinds = (str, (int, float, np.number))  # of labels, or of numbers
+    if missing and array.ndim and any(all(isinstance(item, kind) for item in present) for kind in kinds):
+        raise InputError(
+            f"Expected {name} without missing values, got {missing:,} of {array.size:,} missing. Try dropping these "
+            "rows.",
+            code="missing",
+        )
+    numbers = np.array(array.tolist())
+    if numbers.dtype.kind not in "biuf" or numbers.shape != array.shape:
+        found = sorted({type(item).__name__ for item in array.ravel()})
+        raise InputError(
+            f"Expected {name} as an array of numbers, got {', '.join(found[:3]) or 'nothing'}. Try converting them.",
+            code="not_numbers",
+        )
+    return numbers
+
+
 def to_int(labels: Tensor) -> Tensor:
     """Convert labels to int64. Raise `InputError` for fractions and NaN."""
     if labels.is_floating_point() and not bool((labels == labels.round()).all()):
-        raise InputError(
-            f"Expected labels as whole numbers (class indices), got {labels.dtype} with fractions or NaN.",
-            code="label_fractions",
-        )
+        missing = int(labels.isnan().sum())
+        found = f"{missing:,} of {labels.numel():,} missing. Try dropping these rows"
+        found = found if missing else f"{str(labels.dtype).removeprefix('torch.')} with fractions"
+        raise InputError(f"Expected labels as whole numbers (class indices), got {found}.", code="label_fractions")
     return labels.long()
 
 
@@ -102,12 +127,13 @@ def flatten_positions(
     Raises:
         InputError: Unless logits have one row of k per label.
     """
+    if labels.ndim == logits.ndim == 2 and labels.shape[1] == 1 < logits.shape[1]:  # a column of labels
+        labels = labels[:, 0]
     label_shape = (logits.shape[0], *logits.shape[2:])
     shapes = f"got {tuple(logits.shape)} and {tuple(labels.shape)}"
     if logits.ndim < 2:
         raise InputError(
-            f"Expected logits (n, k) and labels (n,), {shapes}. Try Predictions.from_binary_logits for the single "
-            "logit of a binary classifier.",
+            f"Expected logits (n, k) and labels (n,), {shapes}. {_single_score_hint(logits)}",
             code="single_logit",
         )
     if labels.shape == logits.shape and logits.ndim == 2:
@@ -135,6 +161,8 @@ def _broadcast_to_positions(name: str, values: Tensor | None, shape: tuple[int, 
     """
     if values is None or tuple(values.shape) == shape:
         return values
+    if tuple(values.shape) == (*shape, 1):
+        return values[..., 0]
     if len(shape) > 1 and tuple(values.shape) == shape[:1]:
         return values.view(-1, *[1] * (len(shape) - 1)).expand(shape)  # from (n, 1, 1, ...)
     raise InputError(f"Expected {name} with one value per label {shape}, got {tuple(values.shape)}.", code="shape")
@@ -150,8 +178,7 @@ def check_rows(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         raise InputError("Expected at least one sample, got empty logits and labels.", code="no_rows")
     if k < 2:
         raise InputError(
-            "Expected at least 2 classes, got 1. Try Predictions.from_binary_logits for the single logit of a binary "
-            "classifier.",
+            f"Expected at least 2 classes, got 1. {_single_score_hint(logits)}",
             code="one_class",
         )
     if not logits.is_floating_point():
@@ -164,6 +191,13 @@ def check_rows(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
     check_logits(logits)
     if weights is not None:
         _check_weights(weights)
+
+
+def _single_score_hint(scores: Tensor) -> str:
+    """Return the way to enter one score per label: as probabilities if all lie in [0, 1]."""
+    if bool(((scores >= 0) & (scores <= 1)).all()):
+        return "Try Predictions.from_probs for probabilities of class 1, Predictions.from_binary_logits for logits."
+    return "Try Predictions.from_binary_logits for the single logit of a binary classifier."
 
 
 def _label_range_error(low: int, high: int, k: int) -> InputError:

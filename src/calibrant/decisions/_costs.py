@@ -123,7 +123,7 @@ def net_benefit(
     Args:
         predictions: Labeled predictions.
         thresholds: Thresholds in (0, 1), (t), or one.
-        of: Event; by default class 1 of two, or that the predicted class is right.
+        of: Event; by default the positive one of two classes, or that the predicted class is right.
         level: Level of the interval at each threshold.
 
     >>> p = Predictions.from_probs([0.9, 0.2], [1, 0])

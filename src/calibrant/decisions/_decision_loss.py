@@ -60,7 +60,7 @@ def decision_loss(
     Args:
         predictions: Labeled predictions.
         threshold: Threshold of one decision, in (0, 1). Default: the one that loses most.
-        of: Event; by default class 1 of two, or that the predicted class is right.
+        of: Event; by default the positive one of two classes, or that the predicted class is right.
         bins: Number of intervals between the points. Default: the cube root of the number of examples, or clusters, in
             2 .. 20.
         level: Level of the interval.

@@ -29,7 +29,7 @@ from sklearn.utils.validation import (
 
 from calibrant import calibrators, metrics, registry
 from calibrant._validation.names import factorize
-from calibrant.predictions import Predictions
+from calibrant.predictions import Predictions, column_names
 from calibrant.types import InputError
 
 __all__ = ["CalibratedClassifier", "ReliabilityDisplay", "predictions", "scorer"]
@@ -349,8 +349,11 @@ class ReliabilityDisplay:
     ) -> "ReliabilityDisplay":
         """Draw the diagram of probabilities of all classes (n, k), or of one class (n,).
 
-        The event is `pos_label`, by default the second of two classes.
+        The event is `pos_label`, by default the second of two classes. Columns of a data frame are matched by name.
         """
+        if column_names(y_prob) is not None:
+            p = Predictions.from_probs(y_prob, y_true, sample_weight)
+            return cls(p.with_default_event(None if pos_label is None else str(pos_label)), name).plot(ax)
         y, y_prob = np.asarray(y_true), np.asarray(y_prob)
         y_prob = y_prob[:, 0] if y_prob.shape[1:] == (1,) else y_prob
         classes, labels = np.unique(y, return_inverse=True)

@@ -14,7 +14,7 @@ from typing import Any
 from calibrant._lazy import polars
 from calibrant._text import escape_formula, shorten_repr, unescape_column
 from calibrant.io.cells import is_number, parse_number_columns, replace_missing_words
-from calibrant.io.encoding import read_decompressed, to_utf8
+from calibrant.io.encoding import detect_encoding, read_decompressed, to_utf8
 from calibrant.types import InputError
 
 SEPARATORS = ",;\t|"
@@ -24,10 +24,11 @@ SEPARATOR_LINE_PATTERN = re.compile(rb'"?sep=(.)"?\s*', re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Dialect:
-    """Separator and decimal sign of delimited text."""
+    """Separator, decimal sign and encoding of delimited text."""
 
     separator: str = ","
     decimal_comma: bool = False
+    encoding: str = "utf-8"
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,9 @@ def read_delimited(
     Raises:
         InputError: If this is no text, has no rows, or lines with more or fewer fields than the header.
     """
-    content, notes = to_utf8(read_decompressed(path), encoding)
+    raw = read_decompressed(path)
+    content, notes = to_utf8(raw, encoding)
+    used_encoding = encoding or (detect_encoding(raw) if notes else "utf-8")  # a note says that it is another one
     if b"\0" in content:
         raise InputError("Expected text, got zero bytes. Try the suffix of another format.", code="zero_bytes")
     if b"\n" not in content:  # lines end as on old Macintosh computers
@@ -86,7 +89,7 @@ def read_delimited(
     cells = replace_missing_words(unescape_formulas(nonempty_rows), na)
     # Beside another separator, commas are decimal: programs write ";" where "," is the decimal sign
     frame, has_decimal_commas = parse_number_columns(cells, thousands_commas=separator == ",")
-    return DelimitedText(frame, notes, Dialect(separator, has_decimal_commas), rows)
+    return DelimitedText(frame, notes, Dialect(separator, has_decimal_commas, used_encoding), rows)
 
 
 # Header and separator

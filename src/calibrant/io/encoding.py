@@ -113,10 +113,14 @@ def read_decompressed(path: Path) -> bytes:
     return read(path)
 
 
-def write_compressed(text: str, path: Path) -> None:
-    """Write a text in UTF-8, and compress it if the suffix says so."""
+def write_compressed(text: str, path: Path, encoding: str = "utf-8") -> None:
+    """Write a text, and compress it if the suffix says so. UTF-8 replaces an encoding that lacks a character."""
     _, write = COMPRESSIONS.get(path.suffix.lower(), (None, Path.write_bytes))
-    write(path, text.encode())
+    try:
+        content = text.encode(encoding)
+    except UnicodeEncodeError:
+        content = text.encode()
+    write(path, content)
 
 
 def to_utf8(content: bytes, encoding: str | None = None) -> tuple[bytes, tuple[str, ...]]:
@@ -132,7 +136,7 @@ def to_utf8(content: bytes, encoding: str | None = None) -> tuple[bytes, tuple[s
     Raises:
         InputError: If the encoding is unknown, or does not fit.
     """
-    used_encoding = encoding or _detect_encoding(content)
+    used_encoding = encoding or detect_encoding(content)
     if encoding is None and used_encoding == "utf-8":  # with a byte order mark, it is "utf-8-sig"
         return content, ()
     note = f"The encoding {used_encoding} was detected; encoding= (--encoding) sets another one."
@@ -146,7 +150,7 @@ def to_utf8(content: bytes, encoding: str | None = None) -> tuple[bytes, tuple[s
         ) from None
 
 
-def _detect_encoding(content: bytes) -> str:
+def detect_encoding(content: bytes) -> str:
     """Return the encoding that a byte order mark declares, else the first that fits."""
     declared = next((name for mark, name in BYTE_ORDER_MARKS if content.startswith(mark)), None)
     if declared is not None:

@@ -5,7 +5,8 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from calibrant.io.formats import BY_SUFFIX, format_suffix
 from calibrant.types import InputError, prefix_errors
 
 MAX_SHEET_ROWS, MAX_SHEET_COLUMNS, MAX_CELL_CHARACTERS = 1_048_576, 16_384, 32_767  # of Excel
+DATE_FORMATS: dict[type, str] = {date: "yyyy-mm-dd", datetime: "yyyy-mm-dd hh:mm:ss.000"}
 MAX_EXACT_INTEGER = 2**53  # cells hold float64 numbers
 
 
@@ -237,12 +239,15 @@ def read_jsonl(path: Path, options: TableOptions) -> LoadedTable:
 
 def write_text(frame: Any, path: Path, dialect: Dialect | None) -> None:
     """Write delimited text."""
-    write_compressed(format_delimited(frame, dialect or Dialect()), path)
+    dialect = dialect or Dialect()
+    # Zstandard is written by Polars, which knows UTF-8 only
+    encoding = "utf-8" if path.suffix.lower() == ".zst" else dialect.encoding
+    write_compressed(format_delimited(frame, dialect), path, encoding)
 
 
 def write_tab_separated(frame: Any, path: Path, dialect: Dialect | None) -> None:
     """Write text with tabs, whatever the separator of the dialect."""
-    write_text(frame, path, Dialect("\t", dialect is not None and dialect.decimal_comma))
+    write_text(frame, path, replace(dialect or Dialect(), separator="\t"))
 
 
 def write_jsonl(frame: Any, path: Path, dialect: Dialect | None) -> None:
@@ -327,21 +332,26 @@ def write_workbook(frame: Any, path: Path, dialect: object = None) -> None:
     book = xlsxwriter.Workbook(path, {"constant_memory": True})  # holds one row in memory at a time
     try:
         sheet = book.add_worksheet("table", worksheet_class=_exact_worksheet_class(xlsxwriter.worksheet.Worksheet))
+        formats = {kind: book.add_format({"num_format": text}) for kind, text in DATE_FORMATS.items()}
         for j, name in enumerate(frame.columns):
-            _write_cell(sheet, 0, j, name)
+            _write_cell(sheet, 0, j, name, formats)
         for i, row in enumerate(frame.iter_rows(), 1):
             for j, value in enumerate(row):
-                _write_cell(sheet, i, j, value)
+                _write_cell(sheet, i, j, value, formats)
     finally:
         book.close()
 
 
-def _write_cell(sheet: Any, i: int, j: int, value: Any) -> None:
+def _write_cell(sheet: Any, i: int, j: int, value: Any, formats: Mapping[type, Any]) -> None:
     """Write a value to row i and column j of a sheet. None leaves the cell empty.
 
-    Infinite numbers, NaN and integers that float64 does not hold are written as texts.
+    Infinite numbers, NaN and integers that float64 does not hold are written as texts, and so are times that a sheet
+    cannot hold: before 1900, of a time zone, or with parts of a millisecond.
     """
     if value is None:
+        return
+    if type(value) in formats and value.year >= 1900 and _is_exact_time(value):
+        sheet.write_datetime(i, j, value, formats[type(value)])
         return
     if isinstance(value, list | dict | bytes):
         raise InputError(
@@ -360,6 +370,11 @@ def _write_cell(sheet: Any, i: int, j: int, value: Any) -> None:
         )
     else:
         sheet.write_string(i, j, text)
+
+
+def _is_exact_time(value: date) -> bool:
+    """Whether a sheet holds a date, or a date and time, exactly."""
+    return not isinstance(value, datetime) or (value.tzinfo is None and value.microsecond % 1000 == 0)
 
 
 def _exact_worksheet_class(worksheet: Any) -> Any:

@@ -270,8 +270,10 @@ class Summary(BinSums):
         words = [array for part in parts for array in (part.sums, part.slots) if array is not None]
         low, high = self.cells.double()
         weight, *shares = low + high * 2.0**CELL_WORD_BITS
+        total, total_of_cells = self.total_weight, float(weight.sum()) * 2.0**-UNIT_BITS
         return (
-            self.of == resolve_event(self.of, self.k or Summary.MAX_CLASSES)
+            math.isclose(total, total_of_cells, rel_tol=CELL_ROUNDING)
+            and self.of == resolve_event(self.of, self.k or Summary.MAX_CLASSES)
             and (self.class_names is None or len(self.class_names) == self.k)
             and self.cells.shape[2] == NUM_ODDS_CELLS
             and all(bool((share <= weight * (1 + CELL_ROUNDING)).all()) for share in shares)

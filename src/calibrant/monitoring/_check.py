@@ -129,8 +129,9 @@ class CheckResult:
             attributes = {"classname": "calibrant.check", "name": escape_invisible(name)}
             case = ElementTree.SubElement(suite, "testcase", attributes)
             tag = {"holds": "system-out", "broken": "failure", "too_little_data": "error"}[condition.status]
-            attributes = {} if condition.status == "holds" else {"type": condition.status, "message": str(condition)}
-            ElementTree.SubElement(case, tag, attributes).text = str(condition)
+            text = escape_invisible(str(condition), allowed="\n")  # XML has no characters such as U+FFFE
+            attributes = {} if condition.status == "holds" else {"type": condition.status, "message": text}
+            ElementTree.SubElement(case, tag, attributes).text = text
         ElementTree.indent(root)
         return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 

@@ -3,8 +3,9 @@
 from calibrant.events import EventSelector
 from calibrant.predictions import _apply, _predictions
 from calibrant.predictions._apply import *
+from calibrant.predictions._columns import column_names
 from calibrant.predictions._predictions import *
 
-__all__ = ["EventSelector"]
+__all__ = ["EventSelector", "column_names"]
 __all__ += _apply.__all__
 __all__ += _predictions.__all__

@@ -21,6 +21,7 @@ from calibrant._validation.weights import COUNTS
 from calibrant.backend.threads import thread_limit
 from calibrant.events import BINARY_EVENTS, BINARY_KINDS, PREFERENCE, PRESENCE
 from calibrant.io.arrays import find_score_and_label_keys
+from calibrant.predictions._columns import match_columns, match_targets
 from calibrant.types import InputError
 
 Fields = dict[str, Any]
@@ -33,6 +34,7 @@ def fields_from_probs(probs: Any, labels: Any, weights: Any, *, normalize: bool 
     `probs` are (n, k, ...), or single probabilities of class 1 of two, (n,) or (n, 1, ...).
     """
     with thread_limit(num_elements(probs)):
+        probs, labels, options["class_names"], column_notes = match_columns(probs, labels, options.get("class_names"))
         p = to_tensor(probs, "probs")
         logits, notes = log_probs(p, normalize=normalize)
         if is_single(p):
@@ -40,7 +42,13 @@ def fields_from_probs(probs: Any, labels: Any, weights: Any, *, normalize: bool 
             if np.ndim(labels) == p.ndim > 1:  # labels (n, 1, ...), as the probabilities
                 labels = to_tensor(labels, "labels").squeeze(1)
             options = {"of": 1} | options | {"class_names": names}  # a given event takes precedence over class 1
-        return validate_inputs(logits, labels, weights, notes=notes, **options)
+        return validate_inputs(logits, labels, weights, notes=(*notes, *column_notes), **options)
+
+
+def fields_from_logits(logits: Any, labels: Any, weights: Any, **options: Any) -> Fields:
+    """Return the fields of `Predictions` by name, from its arguments, which are validated."""
+    logits, labels, options["class_names"], notes = match_columns(logits, labels, options.get("class_names"))
+    return validate_inputs(logits, labels, weights, notes=notes, **options)
 
 
 def fields_from_confidence(
@@ -115,6 +123,7 @@ def fields_from_soft_labels(
     `scores` are logits, or probabilities if `probs`; `soft_labels` are probabilities of the classes. Both are (n, k).
     """
     with thread_limit(num_elements(scores)):
+        scores, soft_labels, class_names, _ = match_targets(scores, soft_labels, class_names, argument="soft_labels")
         z, y = to_tensor(scores, "scores"), to_tensor(soft_labels, "soft_labels").double()
         if z.ndim != 2 or z.shape != y.shape:
             raise InputError(
@@ -237,6 +246,7 @@ def fields_from_labels(
     if probs and logits:
         raise InputError("Expected probs or logits to be True, got both. Try one of them.", code="probs_and_logits")
     with thread_limit(num_elements(scores)):
+        scores, targets, names, _ = match_targets(scores, targets, names, argument="targets")
         s, y = to_tensor(scores, "scores"), to_tensor(targets, "targets")
         if s.ndim != 2 or s.shape != y.shape:
             raise InputError(

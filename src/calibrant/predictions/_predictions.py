@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from calibrant._text import join_names, shorten_list
-from calibrant._validation import resolve_event, validate_inputs
+from calibrant._validation import resolve_event
 from calibrant._validation.arrays import num_elements
+from calibrant._validation.labels import positive_word
 from calibrant._validation.weights import COUNTS, IMPORTANCE
 from calibrant.backend import overlap, softmax
 from calibrant.backend.bins import Events
@@ -27,6 +28,7 @@ from calibrant.predictions._constructors import (
     fields_from_binary_logits,
     fields_from_confidence,
     fields_from_labels,
+    fields_from_logits,
     fields_from_pairs,
     fields_from_probs,
     fields_from_soft_labels,
@@ -114,7 +116,7 @@ class Predictions:
         columns: dict[str, Any] = {"weights_are": weights_are, "clusters": clusters, "groups": groups}
         options: dict[str, Any] = {"of": of, "class_names": class_names, "ignore_index": ignore_index}
         # The fields of a frozen dataclass cannot be assigned
-        self.__dict__.update(validate_inputs(logits, labels, weights, **columns, **options))
+        self.__dict__.update(fields_from_logits(logits, labels, weights, **columns, **options))
 
     @staticmethod
     def _construct(values: Mapping[str, Any]) -> "Predictions":
@@ -508,9 +510,17 @@ class Predictions:
     def with_default_event(self, of: str | int | None = None) -> "Predictions":
         """Return the same samples with the event `of`.
 
-        By default, that is the present event, but class 1 instead of "top" if there are two classes and no pairs.
+        By default, that is the present event, but one class instead of "top" if there are two classes and no pairs:
+        class 0 if its name is the known positive word, as in yes and no, else class 1.
         """
-        return self.with_event(default_selector(self.of, self.k, self.class_names) if of is None else of)
+        names = self.class_names
+        positive = 0 if names and positive_word(names) == names[0] else 1
+        return self.with_event(default_selector(self.of, self.k, names, positive=positive) if of is None else of)
+
+    @property
+    def event_name(self) -> str | int:
+        """Name of the class whose probability is evaluated, its index without names, or "top" or "classes"."""
+        return self.class_names[self.of] if self.class_names and isinstance(self.of, int) else self.of
 
     def reorder_classes(self, names: Sequence[str] | None) -> "Predictions":
         """Return the same samples with the columns of the logits in the order of `names`, and labels to match.
@@ -728,7 +738,7 @@ def to_predictions(predictions: Any, labels: Any = None, weights: Any = None) ->
         return predictions
     if labels is None:
         raise InputError("Expected labels beside the logits. Try Predictions(logits, labels).", code="no_labels")
-    return Predictions._construct(validate_inputs(predictions, labels, weights, copy=False))  # pyright: ignore[reportPrivateUsage]
+    return Predictions._construct(fields_from_logits(predictions, labels, weights, copy=False))  # pyright: ignore[reportPrivateUsage]
 
 
 @contextmanager

@@ -1,13 +1,21 @@
 """Shallow trees that split examples by their features where the probabilities are wrong."""
 
+import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
+
+from calibrant.types import Allows, Index
 
 LEAF_PRIOR = 4.0  # precision of the normal prior of a leaf's correction, on the scale of logits
 _NO_SPLIT = -1
+NodeFeatures = Annotated[Int64[Tensor, "t nodes"], Index("is_category", lowest=_NO_SPLIT)]
+NodeCuts = Annotated[Float64[Tensor, "t nodes"], Allows(-math.inf)]
+LeafValues = Float64[Tensor, "t leaves m"]
+FeatureFlags = Bool[Tensor, " d"]
 
 
 class TreeSplit(NamedTuple):
@@ -41,10 +49,10 @@ class SplitGrid:
 class TreeEnsemble:
     """Complete binary trees of one depth. Nodes are numbered as in a heap: i has the children 2 i + 1 and 2 i + 2."""
 
-    features: Tensor  # (t, 2^depth - 1) int64, -1 for a node that is not split: all examples go left
-    cuts: Tensor  # (t, 2^depth - 1) float64
-    values: Tensor  # (t, 2^depth, m) float64, of the leaves
-    is_category: Tensor  # (d) bool
+    features: NodeFeatures  # (t, 2^depth - 1) int64, -1 for a node that is not split: all examples go left
+    cuts: NodeCuts  # (t, 2^depth - 1) float64
+    values: LeafValues  # (t, 2^depth, m) float64, of the leaves
+    is_category: FeatureFlags  # (d) bool
 
     @property
     def depth(self) -> int:
@@ -102,9 +110,7 @@ class TreeEnsemble:
         trees, nodes = self.features.shape
         return (
             (nodes + 1).bit_count() == 1  # a power of 2
-            and self.cuts.shape == (trees, nodes)
             and self.values.shape[:2] == (trees, nodes + 1)
-            and bool(((self.features >= _NO_SPLIT) & (self.features < len(self.is_category))).all())
         )
 
 

@@ -1,0 +1,140 @@
+"""Match the named columns of data frames to classes: arrays have no names, frames and mappings do."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibrant._text import parse_number, shorten_list
+from calibrant._validation.arrays import is_text
+from calibrant._validation.columns import split_columns
+from calibrant._validation.labels import to_texts
+from calibrant._validation.names import is_same_name, to_text, to_unique_names
+from calibrant.io.columns import CLASS_COLUMN_PREFIXES, parse_class_suffix
+from calibrant.types import InputError
+
+POSITIONAL_PREFIXES = ("", "column_")  # of names that only count columns, as in frames that were made of arrays
+
+
+class NamedScores(NamedTuple):
+    """Scores as an array, in the order of the class names, with labels that can be matched to these names."""
+
+    scores: Any  # unchanged without named columns
+    labels: Any
+    class_names: Any
+    notes: tuple[str, ...] = ()
+
+
+def match_columns(scores: Any, labels: Any, class_names: Any = None) -> NamedScores:
+    """Return scores (n, k) of a frame, labels and class names, which are the names of the columns if not given.
+
+    The columns are put in the order of `class_names` if these are the same names; other names rename the columns. A
+    prefix of all columns, such as prob_, is no part of the names. Labels that are texts, or numbers if all names are
+    numbers, are matched by name; other numbers are positions of columns, and a note says so.
+
+    Raises:
+        InputError: If only some of the `class_names` are names of columns.
+    """
+    columns = column_names(scores)
+    if columns is None:
+        return NamedScores(scores, labels, class_names)
+    names, array = _without_prefix(columns, labels if class_names is None else class_names), _to_array(scores)
+    if class_names is not None:
+        return NamedScores(_reorder(array, names, to_unique_names(class_names, "class_names")), labels, class_names)
+    labels, is_matched = _spell_labels(labels, names)
+    note = f"labels are positions of the columns {shorten_list(names)}"
+    return NamedScores(array, labels, names, () if is_matched else (note,))
+
+
+def match_targets(scores: Any, targets: Any, names: Any = None, *, argument: str) -> NamedScores:
+    """Return scores and targets (n, k), such as soft labels, with the same columns in the same order, and their names.
+
+    Raises:
+        InputError: If both have named columns with different names. Errors call the targets `argument`.
+    """
+    score_names, target_names = column_names(scores), column_names(targets)
+    order = next((names for names in (score_names, target_names) if names is not None), None)
+    if order is None:
+        return NamedScores(scores, targets, names)
+    if score_names is not None and target_names is not None:
+        order = _without_prefix(score_names, ())
+        target_names = _without_prefix(target_names, order)
+        if {*order} != {*target_names}:
+            raise InputError(
+                f"Expected {argument} with the columns of the scores, {shorten_list(order)}, got "
+                f"{shorten_list(target_names)}. Try renaming them.",
+                code="columns_differ",
+            )
+        targets = _reorder(_to_array(targets), target_names, order)
+    scores, targets = (x if column_names(x) is None else _to_array(x) for x in (scores, targets))
+    if names is None:
+        return NamedScores(scores, targets, order)
+    names = to_unique_names(names, "names")
+    return NamedScores(_reorder(scores, order, names), _reorder(targets, order, names), names)
+
+
+def column_names(values: Any) -> tuple[str, ...] | None:
+    """Return the names of two or more columns of a data frame or mapping, or None for arrays and names that count."""
+    keys = list(values) if isinstance(values, Mapping) else getattr(values, "column_names", None)
+    keys = getattr(values, "columns", None) if keys is None else keys
+    if keys is None or isinstance(keys, str) or len(keys) < 2:
+        return None
+    names = to_unique_names([to_text(key) for key in keys], "columns")
+    counted = [tuple(f"{prefix}{i}" for i in range(len(names))) for prefix in POSITIONAL_PREFIXES]
+    return None if names in counted else names
+
+
+def _to_array(values: Any) -> np.ndarray:
+    """Return the columns of a frame or mapping as an array (n, k)."""
+    named = {name: values[name] for name in values.column_names} if hasattr(values, "column_names") else values
+    columns = split_columns(named).values()
+    if len({column.shape for column in columns}) > 1:
+        raise InputError("Expected columns of one length, got several. Try dropping incomplete rows.", code="shape")
+    return np.stack(list(columns), 1)
+
+
+def _without_prefix(columns: tuple[str, ...], known_names: Any) -> tuple[str, ...]:
+    """Return column names without their common prefix, such as prob_, unless they are among the known names with it."""
+    spelled = {*map(str, np.unique(np.asarray(known_names).astype(str)))} if is_text(known_names) else set[str]()
+    if spelled and spelled <= {*columns}:
+        return columns
+    for prefix in (prefix for prefixes in CLASS_COLUMN_PREFIXES.values() for prefix in prefixes):
+        names = tuple(parse_class_suffix(column, prefix) for column in columns)
+        if all(names) and len({*names}) == len(names):
+            return names
+    return columns
+
+
+def _reorder(array: Any, columns: Sequence[str], names: tuple[str, ...]) -> Any:
+    """Return the columns of an array in the order of the names, or as they are if the names are all new.
+
+    Raises:
+        InputError: If some names are columns and others are not.
+    """
+    shared = {*columns} & {*names}
+    if not shared:
+        return array
+    if len(shared) < len(columns) or len(columns) != len(names):
+        raise InputError(
+            f"Expected names of all columns {shorten_list(columns)}, or other names for all, got "
+            f"{shorten_list(names)}. Try leaving out the names.",
+            code="columns_differ",
+        )
+    return array[:, [list(columns).index(name) for name in names]]
+
+
+def _spell_labels(labels: Any, names: tuple[str, ...]) -> tuple[Any, bool]:
+    """Return labels as texts if they are names of columns, and whether they are; numbers may be positions instead."""
+    if is_text(labels):
+        return labels, True
+    try:
+        array = np.asarray(labels)
+    except (TypeError, ValueError, RuntimeError):  # refused later
+        return labels, False
+    if array.dtype.kind == "b" and all(any(is_same_name(name, str(flag)) for name in names) for flag in (True, False)):
+        return array.astype(str), True
+    if array.dtype.kind not in "iuf" or None in map(parse_number, names):
+        return labels, False
+    from torch import as_tensor
+
+    return to_texts(as_tensor(array)), True

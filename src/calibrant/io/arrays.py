@@ -2,6 +2,8 @@
 
 import json
 import math
+import pickle
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from calibrant._text import shorten_list, shorten_repr, to_one_line
 from calibrant._validation.arrays import to_tensor
+from calibrant.io.expansion import check_archive, check_expansion, check_pickle
 from calibrant.io.foreign import parse_json
 from calibrant.types import InputError, prefix_errors
 
@@ -65,6 +68,7 @@ def _missing_scores_error(names: Sequence[str]) -> InputError:
 
 def read_npz(path: Path) -> Arrays:
     """Read the arrays of a .npz file."""
+    check_archive(path)
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
         return select_arrays({key: file[key] for key in file.files})
 
@@ -136,7 +140,21 @@ def _metadata_lists(metadata: Mapping[str, str]) -> dict[str, Any]:
 
 def read_torch(path: Path) -> Arrays:
     """Read a dict of tensors, without unpickling anything else."""
-    value = torch.load(path, map_location="cpu", weights_only=True)
+    check_archive(path)
+    check_pickle(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of protocols of pickle that fail
+            value = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:  # whose message suggests to run what the file says
+        raise InputError(
+            "Expected a dict of tensors, got a damaged file or other objects, which could run code. Try "
+            'torch.save({"logits": logits, "labels": labels}, path).',
+            code="unreadable",
+        ) from None
+    if isinstance(value, Mapping):
+        tensors = [x for x in value.values() if isinstance(x, Tensor)]  # pyright: ignore
+        check_expansion(path, sum(x.numel() * x.element_size() for x in tensors))  # of views of few numbers, too
     if not isinstance(value, Mapping):
         raise InputError(f"Expected a dict with 'logits' and 'labels', got {type(value).__name__}.", code="not_a_dict")
     return select_arrays(value)  # pyright: ignore[reportUnknownArgumentType]

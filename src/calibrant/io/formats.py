@@ -12,6 +12,7 @@ from typing import Any
 
 from calibrant._errors import InputError
 from calibrant._lazy import polars
+from calibrant.io.expansion import check_columns
 
 COMPRESSION_SUFFIXES = (".gz", ".zst")
 Function = Callable[..., Any] | str  # "module.function" of this package, or a function
@@ -67,7 +68,16 @@ def read_arrow(path: Path, options: Any) -> Any:
     with path.open("rb", buffering=0) as file:  # polars reads from the position in the file, not Python's buffer
         magic_bytes = file.read(6)
         file.seek(0)
-        return polars.read_ipc(file) if magic_bytes == b"ARROW1" else polars.read_ipc_stream(file)
+        if magic_bytes != b"ARROW1":
+            return polars.read_ipc_stream(file)
+        check_columns(path, polars.scan_ipc(path, glob=False))
+        return polars.read_ipc(file)
+
+
+def read_parquet(path: Path, options: Any) -> Any:
+    """Read a Parquet file."""
+    check_columns(path, polars.scan_parquet(path, glob=False))
+    return polars.read_parquet(path, glob=False)
 
 
 FORMATS = (
@@ -99,7 +109,7 @@ FORMATS = (
         has_decimal_text=True, is_compressible=True, note="a JSON object per row",
     ),
     Format(
-        "Parquet", (".parquet",), reader=lambda path, _: polars.read_parquet(path, glob=False),
+        "Parquet", (".parquet",), reader=read_parquet,
         writer=lambda frame, path, _: frame.write_parquet(path),
         chunk_opener=lambda path: polars.scan_parquet(path, glob=False),
         note="columns, or lists of scores in one column",

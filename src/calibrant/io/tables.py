@@ -26,6 +26,7 @@ from calibrant.io.delimited import (
     read_delimited,
 )
 from calibrant.io.encoding import read_decompressed, to_utf8, write_compressed
+from calibrant.io.expansion import check_archive
 from calibrant.io.files import list_table_files
 from calibrant.io.foreign import check_depth_of_lines, parse_json_lines
 from calibrant.io.formats import BY_SUFFIX, format_suffix
@@ -272,6 +273,7 @@ def read_workbook(path: Path, options: TableOptions) -> LoadedTable:
     Raises:
         InputError: If there is no such sheet, or a package is missing.
     """
+    check_archive(path)
     book = import_optional("fastexcel", "excel", "A workbook").read_excel(path)
     sheets = [name for name in book.sheet_names if book.load_sheet(name, header_row=None, n_rows=1).width]
     if not sheets:

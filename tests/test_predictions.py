@@ -543,11 +543,11 @@ def test_named_columns_are_matched_by_name(kind, prefix):
     """Labels were matched to the columns in alphabetical order: an accuracy of .25 instead of .75."""
     suffix = ")" if prefix == "p(" else ""
     labels = ["good", "good", "bad", "good"]
-    good = np.array([0.9, 0.8, 0.2, 0.4])
-    frame = draw_frame(kind, {f"{prefix}good{suffix}": good, f"{prefix}bad{suffix}": 1 - good})
+    p_good = np.array([0.9, 0.8, 0.2, 0.4])
+    frame = draw_frame(kind, {f"{prefix}good{suffix}": p_good, f"{prefix}bad{suffix}": 1 - p_good})
     p = Predictions.from_probs(frame, labels)
     assert (p.class_names, float(metrics.accuracy(p)), p.of) == (("good", "bad"), 0.75, "top")
-    z = draw_frame(kind, {"good": np.log(good), "bad": np.log(1 - good)})
+    z = draw_frame(kind, {"good": np.log(p_good), "bad": np.log(1 - p_good)})
     assert float(metrics.accuracy(Predictions(z, labels))) == float(metrics.accuracy(z, labels)) == 0.75
     reordered = Predictions.from_probs(frame, labels, class_names=["bad", "good"])
     assert reordered.class_names == ("bad", "good")
@@ -577,9 +577,9 @@ def test_soft_and_several_labels_are_matched_by_name(kind):
     assert (soft.class_names, float(metrics.accuracy(soft))) == (("a", "b"), 1.0)
     several = Predictions.multilabel(scores, targets, probs=True)
     assert (several.group_names, float(metrics.accuracy(several))) == (("a", "b"), 1.0)
-    others = draw_frame(kind, {"c": 1 - y, "a": y})
+    other_names = draw_frame(kind, {"c": 1 - y, "a": y})
     for build in (Predictions.from_soft_labels, Predictions.multilabel):
-        assert code_of(build, scores, others, probs=True) == "columns_differ"
+        assert code_of(build, scores, other_names, probs=True) == "columns_differ"
 
 
 def test_event_of_two_classes_is_the_known_positive_word():

@@ -88,7 +88,7 @@ BOMBS: dict[str, Callable[[Path], object]] = {
     "a.arrow": lambda path: constant_frame().write_ipc(path, compression="zstd"),
     "a.parquet": lambda path: constant_frame().write_parquet(path),
 }
-OTHERS: dict[str, Callable[[Path], object]] = {
+PICKLES: dict[str, Callable[[Path], object]] = {
     "shape.npz": write_false_shape,
     "pickle.pt": lambda path: path.write_bytes(pickle.dumps({"logits": Payload()})),
     "saved.pt": lambda path: torch.save({"logits": Payload(), "labels": torch.zeros(2)}, path),
@@ -98,11 +98,11 @@ OTHERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", PICKLES)
 def test_pickles_are_refused_and_not_run(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / name.replace("pickle.npy", "pickle_logits.npy")
-    OTHERS[name](path)
+    PICKLES[name](path)
     assert code_of(Predictions.load, path) == "unreadable"
     assert not (tmp_path / "executed").exists()
 

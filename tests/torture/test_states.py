@@ -69,14 +69,21 @@ def build_states() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
 
 
 def read_summary(summary: Summary) -> list[float]:
-    both = summary + summary
+    doubled = summary + summary
     interval = summary.interval("nll")
-    return [both["ece"], both["brier"], both["kuiper"], both["accuracy"], interval.value, float(len(both))]
+    return [
+        doubled["ece"],
+        doubled["brier"],
+        doubled["kuiper"],
+        doubled["accuracy"],
+        interval.value,
+        float(len(doubled)),
+    ]
 
 
 def contents(folder: Path) -> list[tuple[type, Callable[[Any], Any], dict[str, str], dict[str, torch.Tensor]]]:
     """Return the class, the use, the metadata and the tensors of every state."""
-    found = []
+    states = []
     for name, (state, use) in build_states().items():
         path = folder / (
             f"{name}.contract" if name == "contract" else f"{name}.watch" if name == "watch" else f"{name}.safetensors"
@@ -86,8 +93,8 @@ def contents(folder: Path) -> list[tuple[type, Callable[[Any], Any], dict[str, s
         with safe_open(path, "pt") as file:
             meta = dict(file.metadata())
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        found.append((type(state), use, {key: text for key, text in meta.items() if key != "sha256"}, tensors))
-    return found
+        states.append((type(state), use, {key: text for key, text in meta.items() if key != "sha256"}, tensors))
+    return states
 
 
 def changed(meta: dict[str, str], tensors: dict[str, torch.Tensor], r: random.Random) -> tuple[Any, Any]:

@@ -69,9 +69,9 @@ def _convert_objects(array: np.ndarray, name: str) -> np.ndarray:
         )
     numbers = np.array(array.tolist())
     if numbers.dtype.kind not in "biuf" or numbers.shape != array.shape:
-        found = sorted({type(item).__name__ for item in array.ravel()})
+        names = sorted({type(item).__name__ for item in array.ravel()})
         raise InputError(
-            f"Expected {name} as an array of numbers, got {', '.join(found[:3]) or 'nothing'}. Try converting them.",
+            f"Expected {name} as an array of numbers, got {', '.join(names[:3]) or 'nothing'}. Try converting them.",
             code="not_numbers",
         )
     return numbers
@@ -81,9 +81,10 @@ def to_int(labels: Tensor) -> Tensor:
     """Convert labels to int64. Raise `InputError` for fractions and NaN."""
     if labels.is_floating_point() and not bool((labels == labels.round()).all()):
         missing = int(labels.isnan().sum())
-        found = f"{missing:,} of {labels.numel():,} missing. Try dropping these rows"
-        found = found if missing else f"{str(labels.dtype).removeprefix('torch.')} with fractions"
-        raise InputError(f"Expected labels as whole numbers (class indices), got {found}.", code="label_fractions")
+        actual = f"{str(labels.dtype).removeprefix('torch.')} with fractions"
+        if missing:
+            actual = f"{missing:,} of {labels.numel():,} missing. Try dropping these rows"
+        raise InputError(f"Expected labels as whole numbers (class indices), got {actual}.", code="label_fractions")
     return labels.long()
 
 

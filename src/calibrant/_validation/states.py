@@ -8,7 +8,7 @@ none are.
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from typing import Any, Literal
@@ -62,7 +62,7 @@ def build_state(cls: type, values: Mapping[str, Any], name: str = "") -> Any:
 
 
 @contextmanager
-def refuse_malformed(message: str) -> typing.Iterator[None]:
+def refuse_malformed(message: str) -> Generator[None]:
     """Raise `InputError` in place of an exception that only the content of a file can have caused."""
     try:
         yield
@@ -82,7 +82,8 @@ def _has_nonfinite_default(field: "Field[Any]") -> bool:
 
 def _has_size(length: int, dimension: str) -> bool:
     """Whether a dimension has this length, which it has from now on if no field has said so before."""
-    return isinstance(np.broadcast_to(np.int8(0), length), Shaped[np.ndarray, dimension])
+    shape: Any = Shaped[np.ndarray, dimension]
+    return isinstance(np.broadcast_to(np.int8(0), length), shape)
 
 
 def _matches_hint(value: Any, hint: Any, values: Mapping[str, Any], allowed: tuple[float, ...] = ()) -> bool:

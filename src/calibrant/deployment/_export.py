@@ -117,7 +117,7 @@ def _export_format(path: Path, to: Any) -> ExportFormat:
     if to is None:
         check_suffix(path, EXPORT_FORMATS.values())
         return next(name for name, suffix in EXPORT_FORMATS.items() if suffix == path.suffix)
-    export_format = next((name for name in EXPORT_FORMATS if name == to), None)
+    export_format: Any = next((name for name in EXPORT_FORMATS if name == to), None)
     if export_format is None:
         raise InputError(
             f"Expected a format among {', '.join(EXPORT_FORMATS)}, got {to!r}. Try leaving it out.", code="format"

@@ -154,7 +154,8 @@ def read_torch(path: Path) -> Arrays:
         ) from None
     if isinstance(value, Mapping):
         tensors = [x for x in value.values() if isinstance(x, Tensor)]  # pyright: ignore
-        check_expansion(path, sum(x.numel() * x.element_size() for x in tensors))  # of views of few numbers, too
+        num_bytes = sum(x.numel() * x.element_size() for x in tensors)  # of views of few numbers, too
+        check_expansion(path.stat().st_size, num_bytes)
     if not isinstance(value, Mapping):
         raise InputError(f"Expected a dict with 'logits' and 'labels', got {type(value).__name__}.", code="not_a_dict")
     return select_arrays(value)  # pyright: ignore[reportUnknownArgumentType]

@@ -10,11 +10,10 @@ from typing import IO, Any
 
 from calibrant._lazy import polars
 from calibrant._text import shorten_repr
+from calibrant.io.expansion import MAX_SMALL_SIZE, check_expansion
 from calibrant.types import InputError
 
 SAMPLE_BYTES = 1 << 16  # for detecting the encoding
-MAX_EXPANSION = 100  # decompressed bytes per byte of a file; logs have up to 50
-MAX_SMALL_TEXT = 1 << 25  # bytes, which any file may have
 MAX_GZIP_RATIO = 1032
 ZSTANDARD, SKIPPABLE_ZSTANDARD = 0xFD2FB528, 0x184D2A50  # magic numbers; the last 4 bits of the second are free
 MAX_ZSTANDARD_BLOCK = 1 << 17
@@ -26,20 +25,10 @@ BYTE_ORDER_MARKS = (  # UTF-32 comes first: its mark begins with the mark of UTF
 )
 
 
-def check_expansion(num_compressed: int, num_bytes: int) -> None:
-    """Raise `InputError` if that many compressed bytes would become so many bytes that they are no text to read."""
-    if num_bytes > max(MAX_SMALL_TEXT, MAX_EXPANSION * num_compressed):
-        raise InputError(
-            f"Expected at most {MAX_EXPANSION} times the size of the compressed file as text, got more. Try the file "
-            "decompressed, if you trust it.",
-            code="expansion",
-        )
-
-
 def _read_gzip(path: Path) -> bytes:
     """Decompress a text by gzip. Large ones are decompressed twice, first to learn their size in little memory."""
     num_compressed = path.stat().st_size
-    if num_compressed > MAX_SMALL_TEXT / MAX_GZIP_RATIO:
+    if num_compressed > MAX_SMALL_SIZE / MAX_GZIP_RATIO:
         num_bytes = 0
         with gzip.open(path) as file:
             while chunk := file.read(1 << 20):

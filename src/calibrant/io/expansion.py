@@ -8,21 +8,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from calibrant._lazy import polars
 from calibrant._errors import InputError
+from calibrant._lazy import polars
 
-MIN_EXPANDED_BYTES = 64 << 20  # that any file may expand to
-MAX_EXPANSION = 100  # beyond that, relative to the size of the file
+MAX_EXPANSION = 100  # decompressed bytes per byte of a file; logs have up to 50
+MAX_SMALL_SIZE = 1 << 25  # bytes, which any file may expand to
 MIN_REFERENCES = 10_000  # objects that any pickle may hold, counted once for each reference
 BYTES_PER_CELL = 8
 
 
-def check_expansion(path: Path, num_bytes: int) -> None:
-    """Raise `InputError` if a file expands to so many bytes that it was made to fill the memory."""
-    if num_bytes > _max_bytes(path):
+def check_expansion(num_compressed: int, num_bytes: int) -> None:
+    """Raise `InputError` if that many bytes of a file would become so many that they only fill the memory."""
+    if num_bytes > max(MAX_SMALL_SIZE, MAX_EXPANSION * num_compressed):
         raise InputError(
-            f"Expected a file that expands to at most {_max_bytes(path) >> 20:,} MB, got {num_bytes >> 20:,} MB from "
-            f"{path.stat().st_size:,} bytes. Try saving it without compression.",
+            f"Expected at most {MAX_EXPANSION} times the size of the compressed file as content, got more. Try the "
+            "file decompressed, if you trust it.",
             code="expansion",
         )
 
@@ -31,7 +31,7 @@ def check_archive(path: Path) -> None:
     """Raise `InputError` for a zip file that expands too much. Other files pass."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            check_expansion(path, sum(member.file_size for member in archive.infolist()))
+            check_expansion(path.stat().st_size, sum(member.file_size for member in archive.infolist()))
 
 
 def check_pickle(path: Path) -> None:
@@ -85,9 +85,4 @@ def _count_references(operations: Iterable[Any], limit: int) -> int:
 def check_columns(path: Path, frame: Any) -> None:
     """Raise `InputError` for a lazy frame of a file that has too many cells, which its metadata tell."""
     num_rows = int(frame.select(polars.len()).collect().item())
-    check_expansion(path, num_rows * len(frame.collect_schema()) * BYTES_PER_CELL)
-
-
-def _max_bytes(path: Path) -> int:
-    """Return the number of bytes that a file may expand to."""
-    return MIN_EXPANDED_BYTES + MAX_EXPANSION * path.stat().st_size
+    check_expansion(path.stat().st_size, num_rows * len(frame.collect_schema()) * BYTES_PER_CELL)

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant.io.encoding import check_expansion, read_zstandard
+from calibrant.io.encoding import read_zstandard
+from calibrant.io.expansion import check_expansion
 from calibrant.io.foreign import check_shape, parse_json
 from calibrant.io.logs.confidences import as_object, find_stated_confidence, read_grade
 from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, from_tokens, select_single_name

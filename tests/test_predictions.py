@@ -587,8 +587,8 @@ def test_event_of_two_classes_is_the_known_positive_word():
     for names, event in ((("yes", "no"), 0), (("no", "yes"), 1), (("a", "b"), 1), (("1", "0"), 0)):
         q = Predictions.from_probs(dict(zip(names, (p, 1 - p), strict=True)), [names[0], names[0], names[1]])
         assert q.with_default_event().of == event
-        assert net_benefit(q, thresholds=[0.5]).event == decision_loss(q).event == names[event]
-    assert net_benefit(Predictions.from_probs(p, [1, 1, 0])).event == 1
+        assert net_benefit(q, thresholds=[0.5]).event == decision_loss(q).event
+        assert f"“{names[event]}”" in net_benefit(q).event
 
 
 @pytest.mark.parametrize("labels", [[0, None, 1], [0.0, np.nan, 1.0], np.array([0, np.nan, 1], dtype=object)])

@@ -517,11 +517,6 @@ class Predictions:
         positive = 0 if names and positive_word(names) == names[0] else 1
         return self.with_event(default_selector(self.of, self.k, names, positive=positive) if of is None else of)
 
-    @property
-    def event_name(self) -> str | int:
-        """Name of the class whose probability is evaluated, its index without names, or "top" or "classes"."""
-        return self.class_names[self.of] if self.class_names and isinstance(self.of, int) else self.of
-
     def reorder_classes(self, names: Sequence[str] | None) -> "Predictions":
         """Return the same samples with the columns of the logits in the order of `names`, and labels to match.
 

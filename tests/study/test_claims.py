@@ -87,6 +87,15 @@ def test_rule_of_products_of_temperatures_does_not_hold():
         assert ours[-1] > 1.1 * ours[-2]
 
 
+def test_line_search_is_compared_with_the_full_search_of_the_table():
+    full = {row["network"]: row["focal temperature"] for row in table("komisarenko_2024/stored_networks.csv")}
+    rows = table("komisarenko_2024/line_search.csv")
+    assert len(rows) == 3
+    for row in rows:
+        assert row["full"] == full[row["network"]]
+        assert float(row["line"]) <= float(row["full"]) + 0.01
+
+
 def test_numbers_of_the_pages_tables_are_in_a_csv():
     page = (RESULTS / "README.md").read_text()
     paths = *RESULTS.glob("*.csv"), *RESULTS.glob("komisarenko_2024/*.csv")

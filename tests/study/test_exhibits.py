@@ -190,9 +190,9 @@ def dataset(method) -> str:
     return calibrant.registry.format_call(method.name, settings)
 
 
-def tiny(name: str) -> Study:
+def tiny(name: str, scale: str | None = None) -> Study:
     """Return a study with one epoch, one seed, small networks and data, and all calibrators and metrics."""
-    study_ = Study.load(name)
+    study_ = Study.load(name, scale)
     grids: list[Grid] = []
     for grid in study_.grids:
         images = grid.datasets[0].name in (*IMAGES, "tiny_imagenet")
@@ -220,16 +220,20 @@ def first_epoch(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if n in QUICK else pytest.mark.large) for n in WALKED]
+    ("name", "scale"),
+    [
+        *(pytest.param(n, None, marks=pytest.mark.slow if n in QUICK else pytest.mark.large) for n in WALKED),
+        *(pytest.param(name, scale, marks=pytest.mark.large) for name, scale in SCALES),
+    ],
 )
-def test_every_exhibit_is_made_at_tiny_scale(name, tiny_data, theory, tmp_path, monkeypatch):
+def test_every_exhibit_is_made_at_tiny_scale(name, scale, tiny_data, theory, tmp_path, monkeypatch):
     monkeypatch.setattr("calibrant.lab.study.report.study_report", lambda *_: "no page")  # has the same figures
-    result = study.run(tiny(name), out=tmp_path / "runs", data=tiny_data)
+    result = study.run(tiny(name, scale), out=tmp_path / "runs", data=tiny_data)
     assert not result.failed
-    drawn = study.draw(tiny(name), tmp_path / "figures", out=tmp_path / "runs")
+    drawn = study.draw(tiny(name, scale), tmp_path / "figures", out=tmp_path / "runs")
     assert all(path.stat().st_size for path in drawn)
     metrics = {table.metric for table in result.tables}
-    for exhibit in Study.load(name).drawn:
+    for exhibit in Study.load(name, scale).drawn:
         parameters = parsed(exhibit.command)
         outputs = metrics if parameters["command"] != "figures" else {path.stem for path in drawn}
         outputs = theory if parameters.get("topic") == "focal" else outputs

@@ -437,12 +437,12 @@ def test_auto_leaves_out_families_without_enough_data():
 def test_matrix_follows_monotone_where_ranks_take_too_long(monkeypatch):
     """A fit by ranks counts as a matrix of 250 classes: 400 * 4 * 250 > 1e5 > 400 * 4 * 4."""
     data, matrix = distorted(400, 4, 0, shift=np.linspace(1, -1, 4)), "{} then StructuredMatrix"
-    usual = {candidate.name for candidate in Auto.fit(data).candidates}
+    usual_names = {candidate.name for candidate in Auto.fit(data).candidates}
     monkeypatch.setattr(_families, "MAX_MATRIX_WORK", 1e5)
     stack = Auto.fit(data)
-    large = {candidate.name for candidate in stack.candidates}
-    assert usual - large == {"IntraOrderPreserving", matrix.format("IntraOrderPreserving")}
-    assert large - usual == {matrix.format("Monotone")}
+    large_names = {candidate.name for candidate in stack.candidates}
+    assert usual_names - large_names == {"IntraOrderPreserving", matrix.format("IntraOrderPreserving")}
+    assert large_names - usual_names == {matrix.format("Monotone")}
     assert sum("take too long" in reason for reason in stack.left_out) == 2
 
 

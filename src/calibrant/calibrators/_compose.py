@@ -117,7 +117,7 @@ def cross_fit(
     >>> cross_fit(Temperature, Predictions(3 * torch.eye(2).repeat(5, 1), [0, 1, 0, 1, 0, 1, 1, 0, 1, 0]), folds=2)
     Predictions(n=10, k=2, float32)
     """
-    fit = fit_function(calibrator)
+    fit: Any = fit_function(calibrator)
     if has_parameter(fit, "estimate_gain"):  # of a fit that is thrown away
         fit = partial(fit, estimate_gain=False)
     return map_out_of_fold(fit, predictions, folds=folds, seed=seed)

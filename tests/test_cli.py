@@ -13,7 +13,7 @@ import pytest
 import torch
 from commands import run
 
-from calibrant import Predictions, assess, measure, metrics
+from calibrant import Predictions, assess, cli, measure, metrics
 from calibrant.assessment import DEFAULT_CALIBRATORS
 from calibrant.cli import assess as assess_commands
 from calibrant.events import TOP_CLASS
@@ -454,3 +454,15 @@ def test_command_line_starts_in_a_removed_folder(tmp_path):
     removed_folder.mkdir()
     finished = subprocess.run([sys.executable, "-c", code], cwd=removed_folder, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.parametrize(("words", "is_training"), [("study run x", True), ("demo", True), ("study measure x", False)])
+def test_a_stopped_command_says_whether_runs_are_kept(words, is_training, monkeypatch, capsys):
+    def stop():
+        raise SystemExit(130)
+
+    monkeypatch.setattr(cli, "app", stop)
+    monkeypatch.setattr(sys, "argv", ["calibrant", *words.split()])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert ("start again" in capsys.readouterr().err) is is_training

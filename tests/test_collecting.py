@@ -107,3 +107,50 @@ def test_failed_collect_leaves_no_file(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["p.parquet"]
     with refused("suffix"):
         collect(NETWORK, BATCHES, to=tmp_path / "p.npz")
+
+
+class Named(nn.Module):
+    """A network whose logits have a name of their own."""
+
+    def forward(self, x: Tensor) -> dict[str, object]:
+        return {"step": 3, "scores": NETWORK(x)}
+
+
+def test_missing_logits_are_refused_with_the_keys_of_the_output():
+    with refused("no_logits", "output='scores'"):
+        collect(Named(), BATCHES)
+    assert torch.equal(collect(Named(), BATCHES, output="scores").logits, NETWORK(X))
+
+
+@pytest.mark.parametrize("label", [255, -1, -100])
+def test_unlabeled_pixels_are_refused_with_the_option_that_leaves_them_out(label):
+    pixels = [(X, Y.clone())]
+    pixels[0][1][:5] = label
+    with refused("label_range" if label > 0 else "negative_labels", f"ignore_index={label}"):
+        collect(NETWORK, pixels)
+    assert len(collect(NETWORK, pixels, ignore_index=label)) == 15
+
+
+@pytest.mark.parametrize("outputs", [(), (1,), (4,)])
+def test_single_logits_and_several_labels_are_refused_with_binary(outputs):
+    body = nn.Linear(3, *outputs or (1,)).requires_grad_(False)
+    network = nn.Sequential(body, nn.Flatten(0)) if not outputs else body
+    labels = torch.randint(2, (20, 4) if outputs == (4,) else (20,), generator=G)
+    with refused({(): "single_logit", (1,): "one_class", (4,): "one_hot_labels"}[outputs], "binary=True"):
+        collect(network, [(X, labels)])
+    assert len(collect(network, [(X, labels)], binary=True)) == labels.numel()
+
+
+def test_collect_keeps_names(tmp_path):
+    names = ["a", "b", "c", "d"]
+    assert collect(NETWORK, BATCHES, names=names).class_names == tuple(names)
+    labels = torch.randint(2, (20, 4), generator=G)
+    batches = [(X[:7], labels[:7]), (X[7:], labels[7:])]
+    p = collect(NETWORK, batches, binary=True, names=names)
+    expected = Predictions.multilabel(NETWORK(X), labels, names=names)
+    assert p.group_names == tuple(names)
+    assert p.of == expected.of
+    for name in "logits", "labels", "groups", "clusters":
+        assert torch.equal(getattr(p, name), getattr(expected, name))
+    with refused("names"):
+        collect(NETWORK, BATCHES, names=names, to=tmp_path / "p.parquet")

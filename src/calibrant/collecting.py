@@ -1,17 +1,18 @@
 """Run a network over batches and collect its predictions."""
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from calibrant._lazy import polars
+from calibrant._text import shorten_list
 from calibrant._validation.arrays import to_tensor
 from calibrant._validation.scores import RowScoreEvidence, SingleScoreEvidence
 from calibrant.io.files import atomic_write
@@ -34,6 +35,7 @@ def collect(
     binary: bool = False,
     logits: bool = False,
     ignore_index: int | None = None,
+    names: Sequence[str] | None = None,
     progress: bool | None = None,
     to: None = None,
 ) -> Predictions: ...
@@ -50,6 +52,7 @@ def collect(
     binary: bool = False,
     logits: bool = False,
     ignore_index: int | None = None,
+    names: Sequence[str] | None = None,
     progress: bool | None = None,
     to: str | Path,
 ) -> Path: ...
@@ -65,6 +68,7 @@ def collect(
     binary: bool = False,
     logits: bool = False,
     ignore_index: int | None = None,
+    names: Sequence[str] | None = None,
     progress: bool | None = None,
     to: str | Path | None = None,
 ) -> Predictions | Path:
@@ -80,9 +84,12 @@ def collect(
         unpack: Function that returns (inputs, labels) of any other batch; a mapping of inputs becomes keywords.
         output: Name, index or function of the logits in the network's output; default: the output itself if it is a
             tensor, else its `logits`.
-        binary: Whether the network has one logit, (n,) or (n, 1).
+        binary: Whether each logit of the network is an event of its own: (n,) or (n, 1), or (n, m) for m labels per
+            sample.
         logits: Accept single logits that all lie in [0, 1]; by default they are refused as the output of a sigmoid.
         ignore_index: Label of positions to leave out.
+        names: Names of the classes, or with `binary` of the m labels, which then are groups as in
+            `Predictions.multilabel`. Not for a file, which holds none.
         progress: Whether to show a progress bar; default: on a terminal.
         to: A .parquet file to write batch by batch, which `assess` and `measure` read.
 
@@ -94,6 +101,8 @@ def collect(
     """
     if logits and not binary:
         raise InputError("Expected logits=True only with binary=True. Try binary=True, or leave it out.", code="logits")
+    if names is not None and to is not None:
+        raise InputError("Expected names without a file, got both. Try leaving out names or to.", code="names")
     first_parameter = next(network.parameters(), torch.empty(0))  # without parameters, run on the CPU
     outputs = _predict_batches(
         network,
@@ -102,26 +111,54 @@ def collect(
         unpack=unpack,
         output=output,
     )
-    parts = predictions_of_batches(outputs, binary=binary, logits=logits, ignore_index=ignore_index)
+    parts = predictions_of_batches(outputs, binary=binary, logits=logits, ignore_index=ignore_index, names=names)
     with _evaluation_mode(network):
         return join_predictions(parts) if to is None else _write_parquet(parts, Path(to))
 
 
 def predictions_of_batches(
-    batches: Iterable[tuple[Tensor, Tensor]], *, binary: bool, logits: bool, ignore_index: int | None
+    batches: Iterable[tuple[Tensor, Tensor]],
+    *,
+    binary: bool,
+    logits: bool,
+    ignore_index: int | None,
+    names: Sequence[str] | None = None,
 ) -> Iterator[Predictions]:
     """Yield the predictions of each batch of logits and labels, then raise `InputError` if all are probabilities.
 
     Batches whose labels are all ignored are left out. With `logits`, scores that look like probabilities are accepted.
     """
-    # logits=True accepts any logits of one batch, because `_refuse_probabilities` judges by all batches together
-    make_predictions: Any = partial(Predictions.from_binary_logits, logits=True) if binary else Predictions
     parts: Iterator[Predictions] = (
-        make_predictions(scores, labels, ignore_index=ignore_index, clusters=_batch_clusters(scores, labels))
+        _batch_predictions(scores, labels, binary=binary, ignore_index=ignore_index, names=names)
         for scores, labels in batches
         if ignore_index is None or bool((labels != ignore_index).any())  # other batches have no examples
     )
     return parts if logits else _refuse_probabilities(parts, binary)
+
+
+def _batch_predictions(
+    scores: Tensor, labels: Tensor, *, binary: bool, ignore_index: int | None, names: Sequence[str] | None
+) -> Predictions:
+    """Return the predictions of a batch. Any logits are accepted: `_refuse_probabilities` judges by all batches.
+
+    Raises:
+        InputError: As the constructors, with `binary=True` as the remedy for single logits and several labels.
+    """
+    options: dict[str, Any] = {"ignore_index": ignore_index}
+    if binary and names is not None and scores.ndim == 2 and scores.shape[1] > 1:
+        return Predictions.multilabel(scores, labels, names=names, logits=True, **options)
+    options |= {"clusters": _batch_clusters(scores, labels), "class_names": names}
+    if binary:
+        return Predictions.from_binary_logits(scores, labels, logits=True, **options)
+    try:
+        return Predictions(scores, labels, **options)
+    except InputError as error:
+        if error.code not in ("one_class", "single_logit", "one_hot_labels"):
+            raise
+        problem = str(error).partition(" Try ")[0]
+        raise InputError(
+            f"{problem} Try binary=True for one logit per event or several labels per sample.", code=error.code
+        ) from None
 
 
 def _refuse_probabilities(parts: Iterable[Predictions], binary: bool) -> Iterator[Predictions]:
@@ -199,9 +236,12 @@ def _extract_logits(result: Any, output: Any) -> Tensor:
         if logits is None and isinstance(result, Mapping):
             logits = result.get("logits")  # pyright: ignore[reportUnknownMemberType]
     if not isinstance(logits, Tensor):
+        keys: list[Any] = list(result) if isinstance(result, Mapping) else []  # pyright: ignore[reportUnknownArgumentType]
+        tensor_keys = [key for key in keys if isinstance(result[key], Tensor)]
+        contents = f" with the keys {shorten_list(keys)}" if keys else ""
         raise InputError(
-            f"Expected a tensor of logits from the network, got {type(result).__name__}. Try output=0, or another "
-            "place of the logits.",
+            f"Expected a tensor of logits from the network, got {type(result).__name__}{contents}. Try "
+            f"output={next(iter(tensor_keys), 0)!r}, or another place of the logits.",
             code="no_logits",
         )
     return logits
@@ -229,12 +269,15 @@ def join_predictions(parts: Iterable[Predictions]) -> Predictions:
     batches, cluster_parts = zip(*_number_clusters(parts), strict=True)
     if len(sizes := {p.k for p in batches}) > 1:
         raise InputError(f"Expected equally many classes in all batches, got {sorted(sizes)}.", code="num_classes")
+    group_parts: list[Any] = [np.asarray(p.group_names)[p.groups] for p in batches if p.groups is not None]
     with_clusters = [clusters for clusters in cluster_parts if clusters is not None]
     clusters = torch.cat(with_clusters) if with_clusters else None
     return Predictions(
         torch.cat([p.logits for p in batches]),
         torch.cat([p.labels for p in batches]),
         of=batches[0].of,
+        class_names=batches[0].class_names,
+        groups=np.concatenate(group_parts) if group_parts else None,
         clusters=None if clusters is None or int(clusters.max()) == 0 else clusters,
     )
 

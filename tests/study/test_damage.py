@@ -15,12 +15,13 @@ from refusals import refused
 from typer.testing import CliRunner
 
 from calibrant import Predictions, __version__, registry
-from calibrant.cli.study import study_app
+from calibrant.cli.study import _show_progress, study_app
 from calibrant.lab import study as studies
 from calibrant.lab.data import Split, Splits, blobs
 from calibrant.lab.study import Grid, Recipe, Run, Store, Study, api, grids, progress, stored_files
 from calibrant.lab.study.datasets import DatasetCache, data_digest
 from calibrant.lab.study.engine import RunEvent, execute, run_locally
+from calibrant.lab.study.results import RESULT_FILES
 from calibrant.lab.study.stored_files import read_record, serialize_record
 
 RECIPE = Recipe(epochs=2, batch_size=20, milestones=())
@@ -103,6 +104,29 @@ def test_measure_reports_damaged_runs_and_measures_the_rest(finished):
     ((run, why),) = result.failed.items()
     assert run.loss.name == "brier"
     assert "test.safetensors" in why
+
+
+def test_measuring_with_other_methods_leaves_the_results_of_the_study(finished):
+    folder, _ = finished
+    before = {name: (folder / name).read_bytes() for name in RESULT_FILES}
+    result = studies.measure(make_study(), out=folder, metrics=["nll"], calibrators=["Temperature"])
+    assert {name: (folder / name).read_bytes() for name in RESULT_FILES} == before
+    assert result.report == folder / "measured" / "report.html"
+    assert {path.name for path in result.report.parent.iterdir()} >= set(RESULT_FILES)
+    assert {row["metric"] for row in result.rows} == {"nll"}
+    assert studies.measure(make_study(), out=folder).folder == folder
+
+
+def test_progress_without_a_terminal(tmp_path, capsys, monkeypatch):
+    """There is a line for each finished run, and one for each epoch if the last line is long ago."""
+    lines = {}
+    for seconds in 0.0, 30.0:
+        monkeypatch.setattr("calibrant.cli.study.LINE_SECONDS", seconds)
+        with _show_progress() as show_step:
+            studies.run(make_study(), out=tmp_path / str(seconds), progress=show_step)
+        lines[seconds] = len(capsys.readouterr().out.splitlines())
+    assert lines[30.0] == 2  # runs
+    assert lines[0.0] >= 2 + 2 * 2  # runs, and two epochs of each
 
 
 def test_damaged_files_are_not_read(finished):
@@ -435,7 +459,8 @@ def test_every_command_of_studies_takes_a_folder_with_glob_characters(tmp_path):
     note_texts("run", study, "--out", out)
     assert table(out) == first
     note_texts("measure", study, "--out", out, "-c", "Vector")
-    assert "Vector" in table(out)
+    assert "Vector" in table(out / "measured")
+    assert table(out) == first
     note_texts("run", study, "--out", tmp_path / "m[1]", "--mirror", f"file://{out}")
     assert table(tmp_path / "m[1]") == first
     assert "Vector" not in table(tmp_path / "br1")

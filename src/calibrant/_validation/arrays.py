@@ -201,13 +201,18 @@ def _single_score_hint(scores: Tensor) -> str:
     return "Try Predictions.from_binary_logits for the single logit of a binary classifier."
 
 
+UNLABELED_PIXEL = 255  # in data sets of segmentation
+
+
 def _label_range_error(low: int, high: int, k: int) -> InputError:
     """Return the error for labels from `low` to `high` with k classes, and its most likely remedy."""
     text = f"Expected labels in 0 .. {k - 1}, got {low} .. {high}."
     if low < 0:
-        return InputError(f"{text} Try ignore_index to leave out a negative label.", code="negative_labels")
+        return InputError(f"{text} Try ignore_index={low} to leave out a negative label.", code="negative_labels")
     if low >= 1 and high == k:
         return InputError(f"{text} Try labels - 1 if they are counted from 1.", code="labels_from")
+    if high == UNLABELED_PIXEL:
+        return InputError(f"{text} Try ignore_index={high} to leave out pixels without a label.", code="label_range")
     return InputError(f"{text} Try adding the columns of missing classes to the logits.", code="label_range")
 
 

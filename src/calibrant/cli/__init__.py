@@ -52,7 +52,9 @@ def main() -> None:
         _exit_with(f"cannot read or write{file_name}: {error.strerror or error}")
     except SystemExit as error:
         if error.code == 130:  # the status that typer exits with after Ctrl-C
-            print("calibrant: stopped. Finished runs are kept; start again to continue.", file=sys.stderr)
+            is_training = sys.argv[1:3] == ["study", "run"] or sys.argv[1:2] == ["demo"]
+            remedy = " Finished runs are kept; start again to continue." if is_training else " Nothing was written."
+            print(f"calibrant: stopped.{remedy}", file=sys.stderr)
         raise
 
 

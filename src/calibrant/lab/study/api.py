@@ -148,6 +148,9 @@ def measure(
 ) -> Result:
     """Calibrate and measure stored runs again, without training.
 
+    With other calibrators or metrics than those of the study, the results are written to the folder "measured" beside
+    the report of the study, which stays as it is.
+
     Args:
         study: A TOML file, the name of a bundled study, or a `Study`.
         out: Folder of the runs and the report.
@@ -184,7 +187,8 @@ def measure(
     if data is not None:  # the store then finds only runs on these data
         store, _ = check_data(runs, store, DatasetCache(Path(data)))
     call_text = command or _call_text("measure", study)
-    result = _build_result(loaded_study, store, paper, failed, notes, command=call_text, jobs=jobs)
+    folder = store.root / "measured" if any(methods.values()) else store.root
+    result = _build_result(loaded_study, store, paper, failed, notes, command=call_text, jobs=jobs, folder=folder)
     if not result.tables:
         raise InputError(
             f"Nothing to measure: no run of study {loaded_study.name!r} is finished in {store.root}.",
@@ -372,16 +376,19 @@ def _build_result(
     *,
     command: str,
     jobs: int | None = None,
+    folder: Path | None = None,
 ) -> Result:
     """Measure all finished runs, build the tables, and write the result if there is any table.
 
     The `failed` runs are given with their reasons; the result adds the runs that diverged. The facts in a run's record
     are what its training found out, such as its time and the sizes of the splits. `paper` finds published values for
-    the tables, `command` is shown in the report, and `jobs` is the number of processes, by default one per core.
+    the tables, `command` is shown in the report, and `jobs` is the number of processes, by default one per core. The
+    result is written to `folder`, by default that of the store.
     """
     from calibrant.lab.study.report import study_report
 
-    ensure_writable(store.root / "report.html")
+    folder = folder or store.root
+    ensure_writable(folder / "report.html")
     notes.add(*store.sync_runs(study.runs()))  # other machines may have finished runs meanwhile
     notes.report(Progress("calibrating and measuring"))
     measurements = list(measure_runs(study, store, jobs or torch.get_num_threads()))
@@ -406,7 +413,7 @@ def _build_result(
     tables = study_tables(measured + diverged, paper, versions_note)
     failed = failed | diverged_reasons
     result = Result(
-        study, tables, measurements, failed=failed, folder=store.root, diverged_rows=diverged, notes=tuple(notes.lines)
+        study, tables, measurements, failed=failed, folder=folder, diverged_rows=diverged, notes=tuple(notes.lines)
     )
     if tables:
         result.write(study_report(study, tables, measurements, store, command))

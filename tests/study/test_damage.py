@@ -125,8 +125,8 @@ def test_progress_without_a_terminal(tmp_path, capsys, monkeypatch):
         with _show_progress() as show_step:
             studies.run(make_study(), out=tmp_path / str(seconds), progress=show_step)
         lines[seconds] = len(capsys.readouterr().out.splitlines())
-    assert lines[30.0] == 2  # runs
-    assert lines[0.0] >= 2 + 2 * 2  # runs, and two epochs of each
+    assert lines[30.0] >= 2  # runs
+    assert lines[0.0] >= lines[30.0] + 2  # also epochs
 
 
 def test_damaged_files_are_not_read(finished):

@@ -6,6 +6,7 @@ import pytest
 from refusals import refused
 from scipy.stats import ttest_ind_from_stats
 
+from calibrant.cli import app
 from calibrant.lab import study
 from calibrant.lab.study import Study
 from calibrant.lab.study.exhibits import paper_table
@@ -70,3 +71,11 @@ def test_unknown_tables_and_studies_without_a_paper_are_refused(tmp_path):
         study.table("wang_2021", "Table 9", out=tmp_path)
     with refused("no_paper"):
         study.table("quickstart", "Table 1", out=tmp_path)
+
+
+def test_the_command_prints_one_table(tmp_path, capsys):
+    app(["study", "table", "wang_2021", "Table 2", "--out", str(tmp_path)], standalone_mode=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.rstrip().endswith("▲") for line in lines) == 13
+    with refused("scale"):
+        app(["study", "table", "wang_2021", "Table 2", "--scale", "tiny"], standalone_mode=False)

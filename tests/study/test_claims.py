@@ -109,6 +109,33 @@ def test_numbers_of_the_pages_tables_are_in_a_csv():
                 assert cell in texts, (line, cell)
 
 
+@pytest.mark.parametrize(("scale", "rows"), [("medium", 10), ("long", 6)])
+def test_tables_of_larger_scales_are_those_of_the_study(scale, rows):
+    cells = pl.read_csv(RESULTS / scale / "tables.csv", infer_schema_length=None).filter(
+        pl.col("shift").fill_null("") == ""
+    )
+    by_ece, by_nll, focal = "Temperature(criterion='ece')", "Temperature", "FocalTemperature(criterion='nll')"
+    expected = [("error", "Identity"), ("ece", "Identity"), ("ece", by_ece)]
+    expected += [("nll", "Identity"), ("nll", by_nll), ("nll", focal)]
+    section = (RESULTS / "README.md").read_text().partition(f"## {scale.title()} scale")[2].partition("\n## ")[0]
+    losses = {loss.replace(", detach_weight=True", "") for loss in cells["loss"]}
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:2] == "| "]
+    lines = [line for line in lines if line[0] in losses]
+    assert len(lines) == rows
+    for loss, error, ece, _, after, _, temperatures, _, nll, nll_after, nll_focal in lines:
+        loss_cells = cells.filter(pl.col("loss").str.replace(", detach_weight=True", "", literal=True) == loss)
+        values = {(row["metric"], row["calibrator"]): row for row in loss_cells.to_dicts()}
+        for (metric, calibrator), text in zip(expected, (error, ece, after, nll, nll_after, nll_focal), strict=True):
+            scale_factor, digits = (1, 4) if metric == "nll" else (100, 2)
+            printed = float(text.replace("*", "").split()[0])
+            assert printed == pytest.approx(
+                scale_factor * values[metric, calibrator]["mean"], abs=0.51 * 10**-digits
+            ), (loss, text)
+        pair = [float(part) for part in temperatures.split(",")]
+        fitted = [values["ece", calibrator]["temperature"] for calibrator in (by_ece, by_nll)]
+        assert pair == pytest.approx(fitted, abs=0.0051)
+
+
 def write_study(folder, file, rows):
     (folder / "made_with.json").write_text(json.dumps({"study": "wang_2021-small"}))
     common = {"shift": "", "network": "net", "metric": "ece", "calibrator": "Identity", "temperature": float("nan")}

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from calibrant import Predictions, metrics
-from calibrant.metrics import PairedScores, compare, merge_sums
+from calibrant.metrics import ModelDifferences, PairedScores, compare, merge_sums
+from calibrant.registry import METRICS
 
 
 def stated(confidence, outcome, **options):
@@ -59,6 +60,28 @@ def test_copies_within_clusters_change_nothing():
     for name in names:
         for field in ("low", "high", "p_value"):
             assert getattr(copied[name], field) == pytest.approx(getattr(single[name], field), abs=1e-9)
+
+
+def false_alarms(draw, n, draws, seed=0):
+    """Return how often the ECEs of two models of equal true ECE differ at the level 5 %."""
+    rng, method, alarms = np.random.default_rng(seed), METRICS.method("ece"), 0
+    for _ in range(draws):
+        first, second, truth = draw(rng.random(n))
+        outcome = (rng.random(n) < truth).astype(int)
+        alarms += ModelDifferences(stated(first, outcome), stated(second, outcome)).estimate(method).p_value <= 0.05
+    return alarms
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda u: (0.988 + 0.01 * u, 0.982 + 0.01 * u, 0.985 + 0.01 * u),  # over- and underconfident, 1 % errors
+        lambda u: (0.75 + 0 * u, 0.5 + 0.5 * u, 0.5 + 0.5 * u),  # both calibrated, one with a single confidence
+    ],
+)
+def test_equal_calibration_errors_rarely_differ(draw):
+    assert false_alarms(draw, 300, 60) <= 8  # a binomial with 0.05 exceeds it with probability 0.004
 
 
 def test_equal_models_have_equal_calibration_errors():

@@ -199,7 +199,7 @@ def test_relative_requirement_uses_pairs():
 def test_errors_that_are_not_seen_yet_leave_it_open(confidence, n):
     """Sixty right answers do not show that a surer model is better: errors of 2 % make both equal."""
     old, new = (Predictions.from_confidence([c] * n, [1] * n) for c in (0.95, confidence))
-    for requirement in ("nll < old", "event_brier < old", "brier < old"):
+    for requirement in ("nll < old", "event_brier < old", "brier < old", "ece < old"):
         condition = check(new, requirement, old=old).conditions[0]
         assert condition.status == "too_little_data"
         assert condition.low <= condition.value < 0 < condition.high

@@ -69,7 +69,7 @@ def project(tmp_path, monkeypatch, forgotten):
         kinds = {
             step.event.run.loss.name: step.event.kind for step in steps if step.event if step.event.kind != "epoch"
         }
-        return result, kinds, [step.text for step in steps if step.note]
+        return result, kinds, [step.text for step in steps if step.note and not step.text.startswith("to train: ")]
 
     return run
 

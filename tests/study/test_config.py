@@ -76,7 +76,7 @@ IDS = {  # of the first run, and a digest of all: folders of finished runs have 
     ("quickstart", None): ("f5f3645a0c4c", "e37c1b8c702d"),
     ("losses", None): ("a905fd5358ee", "83134db5d534"),
     ("mukhoti_2020", None): ("99d8d35aab17-fffdcb", "48219459a0f3"),
-    ("mukhoti_2020", "small"): ("da01cbb25be7-f69440", "375a8ba48f5b"),
+    ("mukhoti_2020", "small"): ("649d53854172-f69440", "85da078808c5"),
     ("komisarenko_2024", None): ("263860404fcf", "57e00a5e6043"),
     ("wang_2021_training_size", None): ("d1ae82bb91f7", "b6042cd0ba21"),
     ("adafocal_2022", None): ("10106288eec7-6c4f84", "16dfb9111f3b"),
@@ -87,6 +87,12 @@ IDS = {  # of the first run, and a digest of all: folders of finished runs have 
 def test_run_ids_are_stable(name, scale):
     ids = [run.id for run in Study.load(name, scale).runs()]
     assert (ids[0], hashlib.sha256("".join(ids).encode()).hexdigest()[:12]) == IDS[name, scale]
+
+
+def test_runs_of_the_earlier_precision_keep_their_ids():
+    """Small scales trained in bfloat16 before: `--precision bf16-mixed` finds these runs."""
+    run = next(Study.load("mukhoti_2020", "small").with_precision("bf16-mixed").runs())
+    assert run.id == "da01cbb25be7-f69440"
 
 
 def test_a_text_alone_is_a_list_of_one():

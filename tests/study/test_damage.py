@@ -51,7 +51,8 @@ def events(study, folder, **how):
     steps = []
     result = studies.run(study, out=folder, progress=steps.append, **how)
     kinds = [(step.event.kind, step.event.run.loss.name) for step in steps if step.event]
-    return result, [pair for pair in kinds if pair[0] != "epoch"], [step.text for step in steps if step.note]
+    notes = [step.text for step in steps if step.note and not step.text.startswith("to train: ")]
+    return result, [pair for pair in kinds if pair[0] != "epoch"], notes
 
 
 @pytest.fixture

@@ -40,8 +40,8 @@ def unpaired_p_value(first: Printed, second: Printed, n: int) -> float:
 
     Means and deviations are as papers print them. It is nan, too, without deviations.
 
-    >>> round(unpaired_p_value((0.95, 0.19), (1.39, 0.28), 5), 3)
-    0.019
+    >>> round(unpaired_p_value((0.95, 0.19), (1.39, 0.28), 5), 4)
+    0.0197
     """
     (first_mean, first_deviation), (second_mean, second_deviation) = first, second
     standard_error = math.sqrt((first_deviation**2 + second_deviation**2) / n)

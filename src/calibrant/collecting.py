@@ -237,11 +237,13 @@ def _extract_logits(result: Any, output: Any) -> Tensor:
             logits = result.get("logits")  # pyright: ignore[reportUnknownMemberType]
     if not isinstance(logits, Tensor):
         keys: list[Any] = list(result) if isinstance(result, Mapping) else []  # pyright: ignore[reportUnknownArgumentType]
-        tensor_keys = [key for key in keys if isinstance(result[key], Tensor)]
+        places = range(len(result)) if isinstance(result, Sequence) else keys  # pyright: ignore[reportUnknownArgumentType]
+        # A loss has no rows
+        of_rows = [place for place in places if isinstance(result[place], Tensor) and result[place].ndim > 1]
         contents = f" with the keys {shorten_list(keys)}" if keys else ""
         raise InputError(
             f"Expected a tensor of logits from the network, got {type(result).__name__}{contents}. Try "
-            f"output={next(iter(tensor_keys), 0)!r}, or another place of the logits.",
+            f"output={next(iter(of_rows), 0)!r}, or another place of the logits.",
             code="no_logits",
         )
     return logits

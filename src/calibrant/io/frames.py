@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._text import parse_number, shorten_list
+from calibrant._validation.arrays import MIN_TOTAL_WEIGHT
 from calibrant.events import KIND_BY_COLUMN
 from calibrant.io.cells import (
     comparable_class_keys,
@@ -260,10 +261,12 @@ def check_weights(columns: Columns, weight_sum: float, num_rows: int, *, has_all
     is_trusted = not has_all_rows or is_saved_file or "weight" in columns.explicit_roles
     is_near_num_rows = abs(weight_sum - num_rows) <= MAX_WEIGHT_SUM_DEVIATION * num_rows  # False for NaN
     if not is_trusted and not is_near_num_rows:
+        hint = f"weight={columns.weight!r} (--weight {columns.weight}) if this is how often a row counts"
+        if weight_sum < MIN_TOTAL_WEIGHT:  # refused with the role, too
+            hint = "multiplying normalized weights by the number of rows"
         raise InputError(
             f"Expected weights that sum to about the number of rows, got {weight_sum:,.6g} for {count_rows(num_rows)} "
-            f"in {columns.weight!r}. Try weight={columns.weight!r} (--weight {columns.weight}) if this is how often a "
-            "row counts, or another name for the column.",
+            f"in {columns.weight!r}. Try {hint}, or another name for the column.",
             code="weights_sum",
         )
     return f"The weights in {columns.weight!r} sum to {weight_sum:,.6g} for {count_rows(num_rows)}."

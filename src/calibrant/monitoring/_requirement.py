@@ -109,10 +109,10 @@ def _check_limit(requirement: Requirement) -> None:
     # is None for the signed gap, which may have both.
     higher_is_better = False if requirement.is_absolute else metric_info.higher_is_better
     if higher_is_better is requirement.is_upper:
-        word, comparison = ("higher", ">") if requirement.is_upper else ("lower", "<")
+        word, old, new = ("higher", "<", ">") if requirement.is_upper else ("lower", ">", "<")
         raise InputError(
             f"Expected a requirement that a better model meets, got {text}; a {word} {requirement.method.name} is "
-            f"better. Try {comparison}.",
+            f"better. Try {requirement.text.replace(old, new)!r}.",
             code="requirement_direction",
         )
     if metric_info.percent and abs(requirement.limit) >= 1:  # 1 is met by every model, or by none

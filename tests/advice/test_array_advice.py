@@ -1,0 +1,281 @@
+"""Following the advice of refused arrays, calibrators and metrics works."""
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from advised import Case, follow
+
+from calibrant import Predictions, assess, calibrators, losses, measure, metrics, nn, subgroups
+from calibrant.assessment import summarize
+from calibrant.metrics import Summary
+
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(0, 3, 120)
+LOGITS = RNG.normal(size=(120, 3)) + 2 * np.eye(3)[LABELS]
+PROBS = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
+SCORES = RNG.normal(size=120)
+P = Predictions(LOGITS, LABELS)
+BINARY = Predictions.from_binary_logits(SCORES, LABELS % 2)
+GROUPED = Predictions(LOGITS, LABELS, groups=["a", "b"] * 60)
+SOFT = Predictions.from_soft_labels(LOGITS, PROBS)
+TEMPERATURE = calibrators.fit("Temperature", P)
+TENSOR = torch.tensor(LOGITS)
+DATES = np.array(["2024-01-01"] * 120, "datetime64[D]")
+IMPOSSIBLE = np.where(np.eye(3)[LABELS] > 0, -np.inf, LOGITS)
+
+
+def fit(name, p=P, **settings):
+    return getattr(calibrators, name).fit(p, **settings)
+
+
+def class_of(advice, name):
+    assert name in advice
+    return getattr(calibrators, name)
+
+
+CASES = [
+    Case(
+        "one_hot_labels",
+        lambda: Predictions(LOGITS, np.eye(3)[LABELS]),
+        lambda t: Predictions(LOGITS, t.evaluate("labels.argmax(-1)", labels=np.eye(3)[LABELS])),
+    ),
+    Case(
+        "not_floating", lambda: Predictions(LABELS[:, None].repeat(3, 1), LABELS), lambda t: Predictions(LOGITS, LABELS)
+    ),
+    Case(
+        "negative_labels",
+        lambda: Predictions(LOGITS, np.where(SCORES > 1, -1, LABELS)),
+        lambda t: Predictions(LOGITS, np.where(SCORES > 1, -1, LABELS), **t.keywords()),
+    ),
+    Case(
+        "labels_from",
+        lambda: Predictions(LOGITS, LABELS + 1),
+        lambda t: Predictions(LOGITS, t.evaluate("labels - 1", labels=LABELS + 1)),
+    ),
+    Case(
+        "label_range",
+        lambda: Predictions(LOGITS, np.where(SCORES > 1, 255, LABELS)),
+        lambda t: Predictions(LOGITS, np.where(SCORES > 1, 255, LABELS), **t.keywords()),
+    ),
+    Case(
+        "label_range",
+        lambda: Predictions(LOGITS, LABELS + 2),
+        lambda t: Predictions(np.c_[LOGITS, LOGITS[:, :2]], LABELS + 2),
+    ),
+    Case(
+        "nan",
+        lambda: Predictions(np.where(LOGITS > 3, np.nan, LOGITS), LABELS),
+        lambda t: Predictions(LOGITS[(LOGITS <= 3).all(1)], LABELS[(LOGITS <= 3).all(1)]),
+    ),
+    Case(
+        "infinite",
+        lambda: Predictions(np.where(LOGITS > 3, np.inf, LOGITS), LABELS),
+        lambda t: Predictions(np.where(LOGITS > 3, 1e6, LOGITS), LABELS),
+    ),
+    Case(
+        "weights_sum",
+        lambda: Predictions(LOGITS, LABELS, np.full(120, 1 / 120)),
+        lambda t: Predictions(LOGITS, LABELS, np.full(120, 1 / 120) * 120),
+    ),
+    Case("label_kind", lambda: Predictions(LOGITS, DATES), lambda t: Predictions(LOGITS, LABELS)),
+    Case(
+        "class_count",
+        lambda: Predictions(LOGITS, np.array(["a", "b"])[LABELS % 2]),
+        lambda t: Predictions(LOGITS, np.array(["a", "b"])[LABELS % 2], class_names=["a", "b", "c"]),
+    ),
+    Case(
+        "names",
+        lambda: Predictions(LOGITS, LABELS, class_names="abc"),
+        lambda t: Predictions(LOGITS[:, :2], LABELS % 2, class_names=t.evaluate("[")),
+    ),
+    Case(
+        "unknown_label",
+        lambda: Predictions(LOGITS, np.array(["a", "b", "d"])[LABELS], class_names=["a", "b", "c"]),
+        lambda t: Predictions(
+            np.c_[LOGITS, SCORES], np.array(["a", "b", "d"])[LABELS], class_names=["a", "b", "c", "d"]
+        ),
+    ),
+    Case(
+        "weights_are",
+        lambda: Predictions(LOGITS, LABELS, np.ones(120), weights_are="copies"),
+        lambda t: [Predictions(LOGITS, LABELS, np.ones(120), weights_are=kind) for kind in t.split('"')[1:4:2]],
+    ),
+    Case(
+        "no_weights", lambda: Predictions(LOGITS, LABELS, weights_are="counts"), lambda t: Predictions(LOGITS, LABELS)
+    ),
+    Case(
+        "probs_as_logits",
+        lambda: Predictions.from_binary_logits(PROBS[:, 1], LABELS % 2),
+        lambda t: (
+            Predictions.from_binary_logits(PROBS[:, 1], LABELS % 2, logits=True),
+            t.evaluate("Predictions.from_probs", Predictions=Predictions)(PROBS[:, 1], LABELS % 2),
+        ),
+    ),
+    Case(
+        "ambiguous_positive",
+        lambda: Predictions.from_probs(PROBS[:, 1], np.array(["x", "y"])[LABELS % 2]),
+        lambda t: Predictions.from_probs(
+            PROBS[:, 1],
+            np.array(["x", "y"])[LABELS % 2],
+            class_names=t.keywords(negative="x", positive="y")["class_names"],
+        ),
+    ),
+    Case(
+        "percent",
+        lambda: Predictions.from_probs(100 * PROBS, LABELS),
+        lambda t: Predictions.from_probs(t.evaluate("p / 100", p=100 * PROBS), LABELS),
+    ),
+    Case(
+        "not_probabilities",
+        lambda: Predictions.from_probs(LOGITS, LABELS),
+        lambda t: t.evaluate("Predictions(", Predictions=Predictions, logits=LOGITS, labels=LABELS),
+    ),
+    Case(
+        "rounded_sums",
+        lambda: Predictions.from_probs(PROBS.round(2), LABELS),
+        lambda t: Predictions.from_probs(PROBS.round(2), LABELS, **t.keywords()),
+    ),
+    Case(
+        "class_missing",
+        lambda: Predictions.from_probs(PROBS[:, :2], LABELS % 2),
+        lambda t: Predictions.from_probs(PROBS, LABELS),
+    ),
+    Case(
+        "not_probabilities",
+        lambda: Predictions.from_probs(SCORES, LABELS % 2),
+        lambda t: t.evaluate("Predictions.from_binary_logits", Predictions=Predictions)(SCORES, LABELS % 2),
+    ),
+    Case(
+        "probs_and_logits",
+        lambda: Predictions.multilabel(PROBS, np.eye(3)[LABELS], probs=True, logits=True),
+        lambda t: [
+            Predictions.multilabel(PROBS, np.eye(3)[LABELS], **reading)
+            for reading in ({"probs": True}, {"logits": True})
+        ],
+    ),
+    Case(
+        "no_groups",
+        lambda: P.require_groups(),
+        lambda t: Predictions(LOGITS, LABELS, groups=["a"] * 120).require_groups(),
+    ),
+    Case(
+        "columns_differ",
+        lambda: Predictions.from_probs(
+            pl.DataFrame(PROBS, schema=["a", "b", "c"]), LABELS, class_names=["a", "b", "d"]
+        ),
+        lambda t: Predictions.from_probs(pl.DataFrame(PROBS, schema=["a", "b", "c"]), LABELS),
+    ),
+    Case(
+        "several_events",
+        lambda: measure(P, of="classes"),
+        lambda t: [measure(P, of=of) for of in (t.keywords()["of"], 0, 2)],
+    ),
+    Case(
+        "summary_event",
+        lambda: measure(summarize([P]), of=1),
+        lambda t: measure(t.evaluate("Summary.empty", Summary=Summary).add(P), of=1),
+    ),
+    Case(
+        "tensor_kind",
+        lambda: TEMPERATURE(torch.zeros(4, 3, dtype=torch.int64)),
+        lambda t: TEMPERATURE(t.evaluate("torch.tensor", torch=torch, logits=[[0, 1, 2]])),
+    ),
+    Case(
+        "tensor_kind", lambda: TEMPERATURE(torch.zeros(4, 3, device="meta")), lambda t: TEMPERATURE(torch.zeros(4, 3))
+    ),
+    Case(
+        "logits_shape",
+        lambda: TEMPERATURE(TENSOR[0]),
+        lambda t: TEMPERATURE(t.evaluate("logits[None]", logits=TENSOR[0])),
+    ),
+    Case("num_classes", lambda: fit("Vector")(TENSOR[:, :2]), lambda t: fit("Vector", BINARY)(TENSOR[:, :2])),
+    Case("num_classes", lambda: fit("Platt"), lambda t: class_of(t, "StructuredMatrix").fit(P)),
+    Case(
+        "fractional_outcomes", lambda: fit("TopLabelBinning", SOFT), lambda t: class_of(t, "HistogramBinning").fit(SOFT)
+    ),
+    Case(
+        "no_members", lambda: calibrators.pool(), lambda t: t.evaluate("pool", pool=calibrators.pool, first=P, second=P)
+    ),
+    Case("calibrator_kind", lambda: calibrators.fit(3, P), lambda t: calibrators.fit(t.evaluate("'"), P)),
+    Case(
+        "needs_features",
+        lambda: calibrators.fit(subgroups.MultiCalibrated, P),
+        lambda t: t.evaluate("MultiCalibrated.fit", MultiCalibrated=subgroups.MultiCalibrated)(P, {"age": SCORES}),
+    ),
+    Case(
+        "no_groups",
+        lambda: calibrators.GroupCalibrated.fit(GROUPED)(TENSOR),
+        lambda t: t.evaluate("of_group", of_group=calibrators.GroupCalibrated.fit(GROUPED).of_group)(TENSOR),
+    ),
+    Case(
+        "num_classes", lambda: fit("PriorShift", unlabeled=TENSOR[:, :2]), lambda t: fit("PriorShift", unlabeled=TENSOR)
+    ),
+    Case(
+        "conflicting_settings",
+        lambda: fit("PriorShift", unlabeled=TENSOR, prior="uniform"),
+        lambda t: fit("PriorShift", prior="uniform"),
+    ),
+    Case("prior", lambda: fit("PriorShift", prior=[1, 2]), lambda t: fit("PriorShift", prior=t.evaluate("'uniform'"))),
+    Case(
+        "all_impossible",
+        lambda: fit("Temperature", Predictions(IMPOSSIBLE, LABELS)),
+        lambda t: fit("Temperature", Predictions(IMPOSSIBLE, (LABELS + 1) % 3)),
+    ),
+    Case("same_data", lambda: assess(P, P, ["Temperature"]), lambda t: assess(P, calibrators=["Temperature"])),
+    Case(
+        "fitted_on_same",
+        lambda: calibrators.calibrate(TEMPERATURE, P),
+        lambda t: (calibrators.calibrate(TEMPERATURE, P, **t.keywords()), calibrators.cross_fit("Temperature", P)),
+    ),
+    Case(
+        "no_interval",
+        lambda: metrics.ece.interval(P, bins=3),
+        lambda t: t.evaluate("metrics.compare", metrics=metrics)(P, Predictions(LOGITS / 2, LABELS)),
+    ),
+    Case(
+        "no_test",
+        lambda: metrics.ece.test(P),
+        lambda t: [getattr(metrics, name).test(P) for name in t.rstrip(".").split(", ")],
+    ),
+    Case(
+        "label_sums",
+        lambda: nn.Criterion("focal")(TENSOR, torch.ones(120, 3)),
+        lambda t: nn.Criterion("focal", **t.keywords())(TENSOR, torch.ones(120, 3)),
+    ),
+    Case(
+        "one_class",
+        lambda: nn.Criterion("focal")(TENSOR[:, :1], torch.tensor(LABELS % 2)),
+        lambda t: nn.Criterion("focal", **t.keywords())(TENSOR[:, :1], torch.tensor(LABELS % 2)),
+    ),
+    Case(
+        "shape",
+        lambda: nn.Criterion("focal", binary=True)(TENSOR[:, :2], torch.tensor(LABELS % 2)),
+        lambda t: nn.Criterion("focal", **t.keywords())(TENSOR[:, :2], torch.tensor(LABELS % 2)),
+    ),
+    Case(
+        "loss_shape",
+        lambda: nn.Criterion(torch.nn.functional.cross_entropy)(TENSOR, torch.tensor(LABELS)),
+        lambda t: nn.Criterion(torch.nn.CrossEntropyLoss(**t.keywords()))(TENSOR, torch.tensor(LABELS)),
+    ),
+    Case(
+        "alpha",
+        lambda: nn.Criterion("focal", alpha=0.3),
+        lambda t: nn.Criterion("focal", weight=torch.tensor([1.0, 2, 3]))(TENSOR, torch.tensor(LABELS)),
+    ),
+    Case(
+        "no_validation",
+        lambda: losses.AdaFocal().after_epoch(0),
+        lambda t: t.evaluate("after_epoch", after_epoch=losses.AdaFocal().after_epoch, epoch=0, val=P),
+    ),
+    Case(
+        "adafocal_limits",
+        lambda: losses.AdaFocal(lowest=-9),
+        lambda t: t.evaluate("AdaFocal()", AdaFocal=losses.AdaFocal),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
+def test_advice_works(case):
+    follow(case)

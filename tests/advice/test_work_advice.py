@@ -1,0 +1,330 @@
+"""Following the advice of refused plans, gates, watches, exports and losses works."""
+
+import inspect
+from unittest.mock import Mock
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from advised import Case, follow, refused_command, succeed
+from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupKFold
+
+from calibrant import Predictions, Watch, calibrators, check, collect, decisions, drift, losses, sample_size
+from calibrant.deployment import export
+from calibrant.fusion import Fusion, FusionPrior
+from calibrant.integrations import sklearn
+from calibrant.lab.data import Split, Splits
+from calibrant.language_models import confidence_reward
+from calibrant.tokens import fit_token_temperature, measure_tokens
+
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(0, 3, 400)
+LOGITS = RNG.normal(size=(400, 3)) + 2 * np.eye(3)[LABELS]
+P = Predictions(LOGITS, LABELS)
+OTHER_MODEL = Predictions(LOGITS / 2, LABELS)
+SOFT = Predictions.from_soft_labels(LOGITS, np.full((400, 3), 1 / 3))
+IDS = np.arange(400)
+WAITING = Watch().add(P[:25], ids=IDS[:25], labeled=[False] * 25)
+TEMPERATURE = calibrators.fit("Temperature", P)
+X, CLASSES = make_classification(60, n_informative=4, random_state=0)
+
+
+def is_planned(*predictions, **options):
+    """Check that the arguments of a plan are accepted: that the search for n, which takes seconds, begins."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("calibrant.planning._sample_size.find_size", Mock(side_effect=StopIteration))
+        with pytest.raises(StopIteration):
+            sample_size(*predictions, **options)
+
+
+def plan(code, *predictions, **options):
+    """Return a plan that is refused, and follow the arguments of the advice."""
+    return Case(
+        code,
+        lambda: sample_size(*predictions, **options),
+        lambda t: is_planned(*predictions, **options | t.keywords()),
+    )
+
+
+def replan(code, options, change, *predictions):
+    return Case(code, lambda: sample_size(*predictions, **options), lambda t: is_planned(**change(t)))
+
+
+def gate(code, requirement):
+    """Return a requirement that is refused, and check the one that the advice gives."""
+    return Case(code, lambda: check(P, requirement), lambda t: check(P, t.evaluate("'")))
+
+
+def counted(name, **options):
+    return getattr(losses, name)(torch.tensor(LOGITS), torch.tensor(LABELS), **options)
+
+
+class Dictionary(torch.nn.Module):
+    def forward(self, inputs):
+        return {"loss": inputs.mean(), "scores": inputs}
+
+
+BATCHES = [(torch.tensor(LOGITS[:20]), torch.tensor(LABELS[:20]))]
+ONE_LOGIT = [(torch.tensor(LOGITS[:20, :1]), torch.tensor(LABELS[:20] % 2))]
+BETA = {"detect": 0.1}
+EXAMPLES = [(torch.zeros(2), 1), (torch.ones(2), 0)]
+TOKENS = [(torch.tensor(LOGITS[None, :20]), torch.tensor(LABELS[None, :20]))]
+
+CASES = [
+    plan("num_goals", accuracy=0.9),
+    plan("no_icc", accuracy=0.9, detect=0.1, cluster_size=5),
+    plan("no_clusters", accuracy=0.9, detect=0.1, icc=0.1),
+    plan("unreachable", P, detect=0.0),
+    replan("num_goals", {"accuracy": 0.9, "detect": 0.1, "bound": 0.1}, lambda t: {"accuracy": 0.9, **t.keywords()}),
+    replan("source", {"detect": 0.1}, lambda t: {"detect": 0.1, **t.keywords()}),
+    replan(
+        "confidence_and_accuracy",
+        {"detect": 0.1, "accuracy": 0.9, "confidence": 0.9},
+        lambda t: {"detect": 0.1, "accuracy": 0.9},
+    ),
+    replan("unreachable", {"detect": 0.95}, lambda t: {"predictions": P, "detect": float(t.rstrip("."))}, P),
+    replan("confidence", {"confidence": "high", **BETA}, lambda t: {"confidence": t.evaluate("'"), **BETA}),
+    replan("confidence", {"confidence": "beta(0, 1)", **BETA}, lambda t: {"confidence": t.rstrip("."), **BETA}),
+    replan(
+        "cluster_size",
+        {"accuracy": 0.9, "cluster_size": 0, "icc": 0.1, **BETA},
+        lambda t: {"accuracy": 0.9, "cluster_size": int(t.rstrip(".")), "icc": 0.1, **BETA},
+    ),
+    replan(
+        "pattern",
+        {"accuracy": 0.9, "pattern": "odd", **BETA},
+        lambda t: {"accuracy": 0.9, "pattern": t.rstrip("."), **BETA},
+    ),
+    replan(
+        "metric_from_assumption",
+        {"accuracy": 0.9, "difference": 0.02, "metric": "auroc"},
+        lambda t: {"accuracy": 0.9, "difference": 0.02, "metric": t.rstrip(".")},
+    ),
+    replan(
+        "two_models",
+        {"second": OTHER_MODEL, **BETA},
+        lambda t: {"predictions": P, "second": OTHER_MODEL, **t.keywords()},
+        P,
+    ),
+    replan(
+        "fractional_outcomes",
+        BETA,
+        lambda t: {"confidence": SOFT.logits.softmax(1).max(1).values.numpy(), **BETA},
+        SOFT,
+    ),
+    replan(
+        "unreachable",
+        {"accuracy": 0.9, "difference": 0.2, "metric": "accuracy"},
+        lambda t: {"accuracy": 0.9, "difference": 0.02},
+    ),
+    gate("requirement_limit", "ece < a lot"),
+    gate("requirement_direction", "ece > 0.9"),
+    gate("requirement_direction", "accuracy < 0.9"),
+    Case("requirement_limit", lambda: check(P, "accuracy > 90"), lambda t: check(P, f"accuracy > {t.rstrip('.')}")),
+    Case("no_requirement", lambda: check(P, []), lambda t: check(P, t.evaluate('"'))),
+    Case("no_old", lambda: check(P, "nll < old"), lambda t: check(P, "nll < old", old=OTHER_MODEL)),
+    Case(
+        "repeated_ids",
+        lambda: check(P, "nll < old", old=OTHER_MODEL, ids=IDS % 7, old_ids=IDS),
+        lambda t: check(P, "nll < old", old=OTHER_MODEL, ids=IDS, old_ids=IDS),
+    ),
+    Case("shift", lambda: drift(SOFT, SOFT, shift="label"), lambda t: drift(SOFT, SOFT, **t.keywords())),
+    Case("missing_id", lambda: Watch().add(P, labeled=IDS > 3), lambda t: Watch().add(P, labeled=IDS > 3, ids=IDS)),
+    Case(
+        "label_changed",
+        lambda: Watch().add(P, ids=IDS).add_labels([1], (LABELS[1:2] + 1) % 3),
+        lambda t: Watch().add(P, ids=IDS).reset().add(P, ids=IDS),
+    ),
+    Case("repeated_id", lambda: Watch().add(P, ids=IDS // 2), lambda t: Watch().add(P, ids=IDS)),
+    Case(
+        "time_order",
+        lambda: Watch().add(P, times=IDS + 9.0).add(OTHER_MODEL, times=IDS + 1.0),
+        lambda t: Watch().add(OTHER_MODEL, times=IDS + 1.0).add(P, times=IDS + 401.0),
+    ),
+    Case("no_rows", lambda: Watch().add_labels([1], [0]), lambda t: WAITING.add_labels([1], [0])),
+    Case("labels", lambda: WAITING.add_labels([1], [3]), lambda t: WAITING.add_labels([1], [2])),
+    Case(
+        "unknown_id",
+        lambda: WAITING.add_labels([1, 99], [0, 0]),
+        lambda t: WAITING.add_labels([1, 99], [0, 0], **t.keywords()),
+    ),
+    Case(
+        "partly_missing",
+        lambda: Watch().add(P[:50]).add(Predictions(LOGITS, LABELS, groups=["a"] * 400)),
+        lambda t: (
+            Watch()
+            .add(Predictions(LOGITS[:50], LABELS[:50], groups=["b"] * 50))
+            .add(Predictions(LOGITS, LABELS, groups=["a"] * 400))
+        ),
+    ),
+    Case(
+        "row_changed",
+        lambda: WAITING.add(OTHER_MODEL[:5], ids=IDS[:5], labeled=[False] * 5),
+        lambda t: WAITING.add(OTHER_MODEL[:5], ids=IDS[:5] + 900, labeled=[False] * 5),
+    ),
+    Case("pending_rows", lambda: Watch().add(P[:25]) + Watch().add(P), lambda t: Watch().add(P[:20]) + Watch().add(P)),
+    Case("dependent_rows", lambda: Watch().add(Predictions(LOGITS, LABELS, clusters=IDS)), lambda t: Watch().add(P)),
+    Case(
+        "threshold_range",
+        lambda: decisions.net_benefit(P.with_event(1), thresholds=[0, 2]),
+        lambda t: decisions.net_benefit(P.with_event(1), thresholds=t.evaluate("[")),
+    ),
+    Case(
+        "share_range",
+        lambda: confidence_reward(lambda completion: True, accuracy_share=1.0),
+        lambda t: confidence_reward(lambda completion: True, accuracy_share=float(t.rstrip("."))),
+    ),
+    Case(
+        "no_counts",
+        lambda: counted("logit_adjusted"),
+        lambda t: [
+            counted("logit_adjusted", **t.keywords(torch=torch, labels=torch.tensor(LABELS))),
+            counted("logit_adjusted", counts=t.evaluate("torch.bincount", torch=torch, labels=torch.tensor(LABELS))),
+        ],
+    ),
+    Case(
+        "no_logits",
+        lambda: collect(Dictionary(), BATCHES),
+        lambda t: collect(Dictionary(), BATCHES, **t.keywords()),
+    ),
+    Case(
+        "one_class",
+        lambda: collect(torch.nn.Identity(), ONE_LOGIT),
+        lambda t: collect(torch.nn.Identity(), ONE_LOGIT, **t.keywords()),
+    ),
+    Case(
+        "batch",
+        lambda: collect(torch.nn.Identity(), [(*BATCHES[0], 1)]),
+        lambda t: collect(torch.nn.Identity(), [(*BATCHES[0], 1)], unpack=t.evaluate("lambda")),
+    ),
+    Case(
+        "no_batches",
+        lambda: collect(torch.nn.Identity(), iter([])),
+        lambda t: collect(torch.nn.Identity(), iter(BATCHES)),
+    ),
+    Case(
+        "logits",
+        lambda: collect(torch.nn.Identity(), ONE_LOGIT, logits=True),
+        lambda t: collect(torch.nn.Identity(), ONE_LOGIT, logits=True, **t.keywords()),
+    ),
+    Case(
+        "signal_range",
+        lambda: Fusion.fit({"a": 4 * LOGITS[:, 0]}, LABELS > 0, scale="probability"),
+        lambda t: Fusion.fit({"a": 4 * LOGITS[:, 0]}, LABELS > 0, **t.keywords()),
+    ),
+    Case(
+        "not_a_fusion",
+        lambda: inspect.unwrap(FusionPrior.from_fits)([1, 2, 3]),
+        lambda t: FusionPrior.from_fits([Fusion.fit({"a": LOGITS[:, j]}, LABELS > 0) for j in range(3)]),
+    ),
+    Case(
+        "sklearn_name", lambda: sklearn.scorer("neg_brier_score"), lambda t: t.evaluate("scorer", scorer=sklearn.scorer)
+    ),
+    Case(
+        "sklearn_name",
+        lambda: sklearn.CalibratedClassifier(LogisticRegression(), "isotonic").fit(X, CLASSES),
+        lambda t: t.evaluate(
+            "CalibratedClassifier", CalibratedClassifier=sklearn.CalibratedClassifier, model=LogisticRegression()
+        ).fit(X, CLASSES),
+    ),
+    Case(
+        "folds",
+        lambda: sklearn.CalibratedClassifier(LogisticRegression(), "Platt", cv=1).fit(X, CLASSES),
+        lambda t: sklearn.CalibratedClassifier(LogisticRegression(), "Platt", **t.keywords()).fit(X, CLASSES),
+    ),
+    Case(
+        "groups_divided",
+        lambda: sklearn.CalibratedClassifier(LogisticRegression(), "Platt", cv=[(np.arange(60), np.arange(30))]).fit(
+            X, CLASSES
+        ),
+        lambda t: [
+            sklearn.CalibratedClassifier(LogisticRegression(), "Platt", **t.keywords()).fit(X, CLASSES),
+            t.evaluate("GroupKFold", GroupKFold=GroupKFold),
+        ],
+    ),
+    Case(
+        "input_shapes",
+        lambda: Split.from_dataset([(torch.zeros(2), 1), (torch.zeros(3), 0)]),
+        lambda t: Split.from_dataset([(torch.zeros(2), 1), (torch.zeros(3), 0)], transform=lambda x: x[:2]),
+    ),
+    Case(
+        "example",
+        lambda: Split.from_dataset([(torch.zeros(2), 1, 2)]),
+        lambda t: Split.from_dataset([(torch.zeros(2), 1)]),
+    ),
+    Case(
+        "not_split",
+        lambda: Splits(EXAMPLES, EXAMPLES, EXAMPLES, ("a", "b")),
+        lambda t: Splits(*[t.evaluate("Split.from_dataset", Split=Split, train=EXAMPLES)] * 3, ("a", "b")),
+    ),
+    Case("no_rows", lambda: fit_token_temperature(lambda: []), lambda t: fit_token_temperature(lambda: TOKENS)),
+    Case(
+        "no_counts",
+        lambda: measure_tokens(TOKENS, by="frequency"),
+        lambda t: measure_tokens(TOKENS, by="frequency", counts=torch.tensor([9.0, 5, 1])),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
+def test_advice_works(case):
+    follow(case)
+
+
+def test_advice_on_exports_works(tmp_path):
+    path = tmp_path / "map.pt2"
+    follow(Case("suffix", lambda: P.save(tmp_path / "p.docx"), lambda t: P.save(tmp_path / "p.csv")))
+    grouped = calibrators.fit("GroupCalibrated", Predictions(LOGITS, LABELS, groups=["a", "b"] * 200))
+    follow(Case("not_exportable", lambda: export(grouped, path), lambda t: export(grouped, tmp_path / "map.py")))
+    follow(
+        Case(
+            "format",
+            lambda: export(TEMPERATURE, tmp_path / "map.py", to="java"),
+            lambda t: export(TEMPERATURE, tmp_path / "map.py"),
+        )
+    )
+    names: dict = {}
+    exec((tmp_path / "map.py").read_text(), names)
+    probs = P.logits.softmax(1).numpy()
+    follow(
+        Case(
+            "ValueError",
+            lambda: names["probabilities"](probs),
+            lambda t: t.evaluate("from_probs", from_probs=names["from_probs"], probs=probs),
+        )
+    )
+    follow(
+        Case(
+            "ValueError",
+            lambda: names["probabilities"](LOGITS[0]),
+            lambda t: names["probabilities"](t.evaluate("logits[None]", logits=LOGITS[0])),
+        )
+    )
+    follow(
+        Case(
+            "ValueError",
+            lambda: names["from_probs"](0.5 * probs),
+            lambda t: names["from_probs"](0.5 * probs / (0.5 * probs).sum(1, keepdims=True)),
+        )
+    )
+
+
+def test_options_of_commands_in_advice_work(tmp_path):
+    frame = pl.DataFrame(
+        {"id": IDS, "label": LABELS, "site": ["a", "b"] * 200, **{f"logit_{j}": LOGITS[:, j] for j in range(3)}}
+    )
+    frame.write_csv(tmp_path / "new.csv")
+    rules = ("new.csv", "-r", "ece < 0.9")
+    refused_command("groups_twice", "check", *rules, "--by", "site", "--group", "label", folder=tmp_path)
+    succeed("check", *rules, "--by", "site", folder=tmp_path, codes=(0, 3, 4))
+    refused_command("no_old", "check", "new.csv", "-r", "nll < old", folder=tmp_path)
+    succeed("check", "new.csv", "-r", "nll < old + 0.1", "--against", "new.csv", folder=tmp_path, codes=(0, 3, 4))
+    succeed("watch", "m.watch", "new.csv", folder=tmp_path, codes=(0, 1, 3))
+    refused_command("settings", "watch", "m.watch", "new.csv", "--alpha", "0.01", folder=tmp_path)
+    succeed("watch", "other.watch", "new.csv", "--alpha", "0.01", folder=tmp_path, codes=(0, 1, 3))
+    calibrators.save(TEMPERATURE, tmp_path / "t.safetensors")
+    advice = refused_command("no_output", "apply", "t.safetensors", "new.csv", folder=tmp_path)
+    succeed("apply", "t.safetensors", "new.csv", *advice.options(), folder=tmp_path)

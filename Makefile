@@ -18,7 +18,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check docs dist spelling lint names types layers test-busy test-slow test-other test-large test-logs torture mutants lock lock-check sbom bench bench-check bench-full clean
+.PHONY: demo test check docs dist spelling lint names types layers test-busy test-slow test-other test-types test-large test-logs torture mutants lock lock-check sbom bench bench-check bench-full clean
 
 demo: .venv/train.done
 	$(BIN)/calibrant demo
@@ -36,12 +36,18 @@ test-slow: .venv/dev.done
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "slow and not torture" tests
 
 # the numerical tests with the plainest instructions, and without compiled kernels: none may hang on one processor's
-# last bit; the types and shapes of all arguments are checked as they run, which doubles the time of every test
+# last bit
 test-other: .venv/dev.done
 	NUMBA_DISABLE_JIT=1 ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not large and not torture" \
-	  --jaxtyping-packages=calibrant,beartype.beartype \
 	  tests/calibrators tests/contracts tests/golden/test_methods.py tests/losses tests/metrics tests/theory tests/test_bins.py tests/test_nn.py \
 	  tests/test_assess.py tests/test_measure.py tests/test_predictions.py tests/test_selection.py
+
+# the contracts of all methods, and the inputs, while the types and shapes of all arguments are checked, which doubles
+# the time of every test
+test-types: .venv/dev.done
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not large and not torture" \
+	  --jaxtyping-packages=calibrant,beartype.beartype \
+	  tests/contracts tests/calibrators/test_files.py tests/test_bins.py tests/test_measure.py tests/test_nn.py tests/test_predictions.py
 
 # every campaign of abuse as a whole; prints how often something was tried, refused, recovered, silent, stuck
 torture: .venv/dev.done
@@ -68,7 +74,7 @@ test-logs: .venv/dev.done .venv-logs/new/logs.done .venv-logs/old/logs.done
 mutants: .venv/dev.done
 	$(BIN)/python tests/mutants.py
 
-check: lint names spelling types layers test-busy test-other test-slow docs demo
+check: lint names spelling types layers test-busy test-types test-other test-slow docs demo
 
 docs: .venv/dev.done
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore::DeprecationWarning -m sphinx -W --keep-going -q -b html docs out/docs

@@ -99,7 +99,7 @@ def _matches_hint(value: Any, hint: Any, values: Mapping[str, Any], allowed: tup
     if origin is typing.Annotated:
         extras = arguments[1:]
         allowed += tuple(number for extra in extras if isinstance(extra, Allows) for number in extra.numbers)
-        allowed += tuple(extra.le for extra in extras if isinstance(extra, Range) and extra.le is not None)
+        allowed += tuple(float(extra.le) for extra in extras if isinstance(extra, Range) and extra.le is not None)
         return _matches_hint(value, arguments[0], values, allowed) and all(
             _matches_extra(value, extra, values) for extra in extras
         )

@@ -115,7 +115,8 @@ for name in {names}:
     loss = losses.for_counts(registry.LOSSES.resolve(name), torch.arange(1, 6))
     z = torch.randn(16, 5, generator=torch.Generator().manual_seed(0))
     y = torch.arange(16) % 5
-    for f in (lambda z: loss(z, y).mean(), lambda z: nn.Criterion(loss, ignore_index=2)(z, y)):
+    criterion = nn.Criterion(loss, ignore_index=2)
+    for f in (lambda z: loss(z, y).mean(), lambda z: criterion(z, y)):
         torch._dynamo.reset()
         eager, compiled = z.clone().requires_grad_(), z.clone().requires_grad_()
         f(eager).backward()

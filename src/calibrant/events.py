@@ -6,7 +6,7 @@ classes.
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from calibrant._text import display_name
 
@@ -186,6 +186,30 @@ PREFERENCE = replace(
 BINARY_KINDS = (CORRECTNESS, MATCH, PRESENCE)
 KIND_BY_COLUMN = {column: event.kind for event in BINARY_KINDS for column in event.table_columns}
 BINARY_EVENTS = tuple(event.classes for event in BINARY_KINDS if event.classes is not None)
+
+
+class Evaluated(Protocol):
+    """Predictions or a summary: classes, their names, and the event to evaluate."""
+
+    @property
+    def of(self) -> EventSelector:
+        """The event to evaluate."""
+        ...
+
+    @property
+    def k(self) -> int:
+        """Number of classes."""
+        ...
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the classes."""
+        ...
+
+
+def evaluated_event(p: Evaluated) -> EventKind:
+    """Return the event that predictions are evaluated by, with its words."""
+    return describe_event(p.of, p.k, p.class_names)
 
 
 def describe_event(selector: EventSelector, k: int, names: tuple[str, ...] | None = None) -> EventKind:

@@ -237,18 +237,15 @@ def language_model():
     return GPT2LMHeadModel(GPT2Config(vocab_size=20, **sizes, **dropout))
 
 
+def short_training(folder, **options):
+    """Return the settings of a training without checkpoints, trackers and bars."""
+    quiet = {"report_to": [], "use_cpu": True, "save_strategy": "no", "disable_tqdm": True, "seed": 0}
+    return TrainingArguments(output_dir=str(folder), **quiet, **options)
+
+
 def train_language_model(kind, folder, **options):
-    args = TrainingArguments(
-        output_dir=str(folder),
-        max_steps=4,
-        per_device_train_batch_size=8,
-        gradient_accumulation_steps=2,
-        learning_rate=1e-2,
-        report_to=[],
-        use_cpu=True,
-        save_strategy="no",
-        disable_tqdm=True,
-        seed=0,
+    args = short_training(
+        folder, max_steps=4, per_device_train_batch_size=8, gradient_accumulation_steps=2, learning_rate=1e-2
     )
     data = examples(0, tokens=True)
     trainer = kind(model=language_model(), args=args, train_dataset=data, eval_dataset=data[:10], **options)
@@ -366,17 +363,7 @@ def successor_texts(seed, n):
 
 def test_focal_loss_teaches_the_next_token(tmp_path):
     calibration = CalibrationTrainerCallback("focal(gamma=2)", ["accuracy"])
-    args = TrainingArguments(
-        output_dir=str(tmp_path),
-        max_steps=80,
-        per_device_train_batch_size=32,
-        learning_rate=2e-2,
-        report_to=[],
-        use_cpu=True,
-        save_strategy="no",
-        disable_tqdm=True,
-        seed=0,
-    )
+    args = short_training(tmp_path, max_steps=80, per_device_train_batch_size=32, learning_rate=2e-2)
     run = Trainer(
         model=language_model(),
         args=args,

@@ -15,7 +15,7 @@ from calibrant._validation import check_level
 from calibrant.assessment._label_remarks import find_only_class, only_class_remark
 from calibrant.assessment._results import MeasurementData, Row, metric_info
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict, check_tolerance
-from calibrant.events import PRESENCE, EventKind, describe_event
+from calibrant.events import PRESENCE, EventKind, evaluated_event
 from calibrant.io.files import write_by_suffix
 from calibrant.io.tables import to_safe_csv
 from calibrant.metrics import Interval, Summary, declared_metric, fits_summary, noise_floor_name
@@ -166,7 +166,7 @@ def _measure_in_memory(
     """
     class_sums = ClassSums.from_predictions(p, bins)  # in the pass over the logits that computes the outcomes
     p.events.moments(bins)  # fills a cache that all metrics of these bins read
-    event = describe_event(p.of, p.k, p.class_names)
+    event = evaluated_event(p)
     if _has_repeated_labels(p):  # a cluster of multilabel data holds several examples, so it is not called an example
         event = replace(event, cluster="cluster")
     rows: list[Row] = []
@@ -235,7 +235,7 @@ def _measure_summary(
         )
     bins = bins or summary.bins
     summary.equal_width(bins)  # refuses a number of bins that the summary cannot merge to
-    event, classes = describe_event(summary.of, summary.k, summary.class_names), summary.classes
+    event, classes = evaluated_event(summary), summary.classes
     rows = [
         _summary_row(method, summary, level)
         for method in _row_methods(event, extra_methods)

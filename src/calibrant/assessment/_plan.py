@@ -10,7 +10,7 @@ from calibrant.assessment._candidates import CandidateCalibrator, Progress, defa
 from calibrant.assessment._measure import as_list, measure, select_event
 from calibrant.assessment._overlap import OverlapGuard
 from calibrant.calibrators import treats_classes_alike
-from calibrant.events import EventKind, describe_event
+from calibrant.events import EventKind, evaluated_event
 from calibrant.metrics import Summary, fits_summary, nll
 from calibrant.predictions import Predictions
 from calibrant.types import InputError
@@ -62,7 +62,8 @@ def plan_assessment(
     if isinstance(test, Predictions):
         test = test.reorder_classes(val.class_names)
     selector = select_event(test if isinstance(test, Predictions) else val, of)
-    val, event = val.with_event(selector), describe_event(selector, val.k, val.class_names)
+    val = val.with_event(selector)
+    event = evaluated_event(val)
     metric_texts = event.compared_metrics if metrics is None else metrics
     metric_names = [registry.METRICS.normalize(text) for text in as_list(metric_texts)]
     guard = OverlapGuard(val, [candidate.record for candidate in candidates])

@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant._validation import check_level
 from calibrant._validation.arrays import check_logits, to_tensor
 from calibrant.backend.bins import allow_rounding
-from calibrant.events import describe_event
+from calibrant.events import evaluated_event
 from calibrant.metrics import Interval, Sample, ScoreRange
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import InputError
@@ -147,7 +147,7 @@ def net_benefit(
             treat_all = Sample.from_values(gain, p.weights, p.clusters, p.examples).mean
             curves.append((interval.value, interval.low, interval.high, treat_all))
     model, low, high, treat_all = torch.tensor(curves, dtype=torch.float64).T
-    event = describe_event(p.of, p.k, p.class_names).title
+    event = evaluated_event(p).title
     return NetBenefit(cuts, model=model, low=low, high=high, treat_all=treat_all, event=event)
 
 

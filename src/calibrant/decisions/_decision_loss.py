@@ -8,7 +8,7 @@ from torch import Tensor
 from calibrant._text import format_percent, format_percent_range
 from calibrant._validation import check_level, check_range
 from calibrant.backend.bins import allow_rounding
-from calibrant.events import describe_event
+from calibrant.events import evaluated_event
 from calibrant.metrics import Interval, share_interval, strict_limits
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units
@@ -101,7 +101,7 @@ def decision_loss(
     smallest_loss = _losses(t, shares, confidence, if_acting=high, if_waiting=low)
     largest_loss = _losses(t, shares, confidence, if_acting=low, if_waiting=high)
     interval = Interval(float(loss.max()), float(smallest_loss.max()), float(largest_loss.max()), level)
-    event = describe_event(p.of, p.k, p.class_names).title
+    event = evaluated_event(p).title
     return DecisionLoss(interval, threshold=float(t[loss.argmax()]), bins=bins, event=event)
 
 

@@ -10,7 +10,7 @@ import torch
 from calibrant._text import format_percent
 from calibrant._validation import check_range
 from calibrant.backend.bins import allow_rounding
-from calibrant.events import BINARY_EVENTS, describe_event
+from calibrant.events import BINARY_EVENTS, evaluated_event
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.types import Allows
 
@@ -92,7 +92,7 @@ def certify_threshold(
         # a class is kept by its name, as other predictions may have the classes in another order
         names = None if p.class_names in BINARY_EVENTS else p.class_names
         event = names[p.of] if names is not None and isinstance(p.of, int) else p.of
-    words = describe_event(p.of, p.k, p.class_names)
+    words = evaluated_event(p)
     failure = "wrong" if words.is_confidence else f"not {words.outcome}"
     grid = np.array(GRID[::-1])
     certified = _certified_thresholds(grid, n, errors, risk=risk, delta=delta).nonzero()[0]  # indices

@@ -18,7 +18,7 @@ BYTES_PER_CELL = 8
 
 
 def check_expansion(num_compressed: int, num_bytes: int) -> None:
-    """Raise `InputError` if that many bytes of a file would become so many that they only fill the memory."""
+    """Raise `InputError` if the content of a file, decompressed, is too many times as large as the file."""
     if num_bytes > max(MAX_SMALL_SIZE, MAX_EXPANSION * num_compressed):
         raise InputError(
             f"Expected at most {MAX_EXPANSION} times the size of the compressed file as content, got more. Try the "
@@ -54,11 +54,8 @@ def check_pickle(path: Path) -> None:
 
 def _count_references(operations: Iterable[Any], limit: int) -> int:
     """Return how many objects the largest object of a pickle holds, counting each reference, up to a limit."""
-    largest, stack, memo = (
-        0,
-        list[int | None](),
-        dict[Any, int | None](),
-    )  # number of objects in each object; None is a mark
+    largest = 0
+    stack, memo = list[int | None](), dict[Any, int | None]()  # number of objects in each object; None is a mark
     for operation, argument, _ in operations:
         if "PUT" in operation.name or operation.name == "MEMOIZE":
             memo[len(memo) if argument is None else argument] = stack[-1]

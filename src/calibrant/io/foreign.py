@@ -142,8 +142,8 @@ def check_shape(value: Any, shape: Any, where: str = "") -> None:
 
 def _check_type(value: Any, types: tuple[type, ...], where: str) -> None:
     """Raise `InputError` unless a value is of one of the types; None among them allows null."""
-    is_number = isinstance(value, bool) and bool not in types  # True is an int in Python
-    if not isinstance(value, types) or is_number:
+    is_flag_for_number = isinstance(value, bool) and bool not in types  # True is an int in Python
+    if not isinstance(value, types) or is_flag_for_number:
         names = " or ".join(dict.fromkeys(_TYPE_NAMES.get(kind, "null") for kind in types))
         place = f" in {cut_middle(where, MAX_SHOWN_WHERE)}" if where else ""
         raise InputError(f"Expected {names}{place}, got {shorten_repr(value)}.", code="json_type")

@@ -60,9 +60,8 @@ def metric_bounds(requirement: Requirement, p: Predictions, error_rate: float) -
             return MetricBounds.from_interval(metric.interval(p, level=used_level, **method.settings), method.name)
         # Both ends serve for the lower bound of |gap|, so that each may err with error_rate / 2
         one_sided, gap = signed_gap.interval(p, level=level), signed_gap.interval(p, level=1 - error_rate)
-        high = Interval(
-            abs(gap.value), 0.0, max(one_sided.high, -one_sided.low), level
-        )  # one end errs, that of the true sign
+        # Only the end on the side of the true sign can err
+        high = Interval(abs(gap.value), 0.0, max(one_sided.high, -one_sided.low), level)
         if not requirement.is_absolute:
             high = debiased_l2.interval(p, level=l2_level, **method.settings)
     low = max(gap.low, -gap.high, 0.0)  # |gap| is at least `low` if the gap is above 0, and at least -`high` if below

@@ -13,11 +13,12 @@ import torch
 
 from calibrant._text import display_name, escape_invisible, shorten_repr
 from calibrant._validation import check_range
+from calibrant.events import evaluated_event
 from calibrant.io.files import null_nonfinite, result_json, write_by_suffix
 from calibrant.io.foreign import read_toml
 from calibrant.monitoring._bounds import MetricBounds, calibrated_size_ratio, estimate_difference, metric_bounds
 from calibrant.monitoring._constants import passing_constants
-from calibrant.monitoring._features import evaluated_event, used_groups
+from calibrant.monitoring._features import used_groups
 from calibrant.monitoring._pairing import ModelPair, pair_models
 from calibrant.monitoring._requirement import ABSOLUTE_GAP, BOUNDED_BY_L2, Requirement, parse_requirement
 from calibrant.planning import round_up

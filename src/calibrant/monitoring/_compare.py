@@ -10,6 +10,7 @@ import numpy as np
 
 from calibrant._text import cut_middle, display_name, format_percent, format_percent_range, join_names
 from calibrant._validation import check_alpha, check_range
+from calibrant.events import evaluated_event
 from calibrant.io.files import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._bounds import estimate_difference
 from calibrant.monitoring._features import (
@@ -19,7 +20,6 @@ from calibrant.monitoring._features import (
     FeatureFrame,
     class_shares,
     confidences,
-    evaluated_event,
     row_weights,
     score_title,
     shared_groups,

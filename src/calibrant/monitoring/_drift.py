@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._text import cut_middle, format_percent, format_percent_range
+from calibrant.events import evaluated_event
 from calibrant.io.files import null_nonfinite, result_json, write_by_suffix
 from calibrant.monitoring._compare import DEFAULT_ALPHA, ComparedRow, check_test_options, compared_rows, list_titles
 from calibrant.monitoring._covariate_shift import estimate_covariate_shift
@@ -17,7 +18,6 @@ from calibrant.monitoring._estimates import (
     Estimate,
     build_targets,
 )
-from calibrant.monitoring._features import evaluated_event
 from calibrant.monitoring._label_shift import estimate_label_shift, label_shift_obstacle, label_shift_p_value
 from calibrant.monitoring._pairing import ModelPair
 from calibrant.predictions import Predictions, as_predictions

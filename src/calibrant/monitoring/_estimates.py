@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 
 from calibrant._text import display_name, format_percent
+from calibrant.events import evaluated_event
 from calibrant.metrics import Sample, ScoreRange, student_quantile
 from calibrant.monitoring._features import (
     confidences,
-    evaluated_event,
     row_weights,
     score_title,
     states_confidence,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from calibrant.events import EventKind, describe_event
+from calibrant.events import evaluated_event
 from calibrant.predictions import Predictions
 
 NUM_CONFIDENCE_CUTS = 30
@@ -194,11 +194,6 @@ def class_shares(p: Predictions, index: torch.Tensor) -> np.ndarray:
 def score_title(name: str, *, is_confidence: bool) -> str:
     """Return the title of a compared score, by whether the event is that the prediction is right."""
     return (TITLES if is_confidence else CLASS_TITLES)[name]
-
-
-def evaluated_event(p: Predictions) -> EventKind:
-    """Return the event that predictions are evaluated by, with its words."""
-    return describe_event(p.of, p.k, p.class_names)
 
 
 def states_confidence(p: Predictions) -> bool:

@@ -82,9 +82,10 @@ def _satisfies(study: Study, run: Run, text: str) -> bool:
     names = study.names(run)
     if (match := SEED_CONDITION.fullmatch(text.strip())) is None:
         return any(text in name for name in names)
-    return int(match["seed"]) == run.seed and f", {', '.join(names)}".endswith(
-        f", {match['names']}" * bool(match["names"])
-    )
+    if int(match["seed"]) != run.seed:
+        return False
+    # Lists print the last names of a run, such as its network and loss
+    return match["names"] is None or f", {', '.join(names)}".endswith(f", {match['names']}")
 
 
 Timing = tuple[Run, float]  # a run, and the seconds of an epoch

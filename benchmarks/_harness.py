@@ -172,6 +172,27 @@ def read(path: Path) -> list[Row]:
         return [{key: parsed(text) for key, text in row.items() if text} for row in csv.DictReader(file)]
 
 
+def replace_rows(rows: Iterable[Row], keys: Sequence[str], path: Path | None) -> None:
+    """Print each row as soon as it is measured, and write it in place of the row of a file with the same keys."""
+    by_key = {tuple(row[key] for key in keys): row for row in (read(path) if path and path.is_file() else ())}
+    for row in rows:
+        numbers = (f"{key} {value:.4f}" for key, value in row.items() if isinstance(value, float))
+        print(*(row[key] for key in keys), *numbers, sep="; ", flush=True)
+        by_key[tuple(row[key] for key in keys)] = row
+        if path:
+            write(by_key.values(), path)
+
+
+def world_parser(doc: str, sizes: Sequence[int]) -> argparse.ArgumentParser:
+    """Return a parser of the options --draws, --worlds, --sizes and --out."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--draws", type=int, default=60)
+    parser.add_argument("--worlds", default="", help="text that the names of the worlds contain")
+    parser.add_argument("--sizes", default=",".join(map(str, sizes)), help="numbers of examples, by comma")
+    parser.add_argument("--out", type=Path)
+    return parser
+
+
 def write_table(head: list[str], lines: list[list[Any]], path: Path | None) -> None:
     """Print a table as markdown, and write it as CSV if there is a path."""
     print(markdown(head, lines))

@@ -12,13 +12,11 @@ change of the fit to all examples.
 The cells of such a run replace those of the file, and all others stay.
 """
 
-import argparse
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks._harness import Row, markdown, read, write
+from benchmarks._harness import Row, markdown, replace_rows, world_parser
 from benchmarks.held_out import WORLDS, World, expected_nll
 from calibrant import assess
 
@@ -43,7 +41,7 @@ def measure_draw(world: World, n: int, *, has_test: bool, choose: str | None, se
 def measure_cell(world: World, n: int, *, has_test: bool, choose: str | None, draws: int) -> Row:
     """Return the means over draws, and the standard error of the harm."""
     rows = [measure_draw(world, n, has_test=has_test, choose=choose, seed=seed) for seed in range(draws)]
-    cell: Row = {"world": world.name, "n": n, "test_rows": n if has_test else 0, "requested": choose or ""}
+    cell: Row = {"world": world.name, "n": n, "test_rows": n if has_test else 0, "requested": choose or "none"}
     means = {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
     error = float(np.std([row["harm"] for row in rows], ddof=1) / np.sqrt(draws))
     return cell | {"draws": draws} | means | {"harm_error": error}
@@ -72,23 +70,14 @@ def _words(name: str) -> str:
 
 def main() -> None:
     """Measure the chosen cells, print them, and replace them in the file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=60)
-    parser.add_argument("--worlds", default="", help="text that the names of the worlds contain")
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of examples, by comma")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    rows = read(options.out) if options.out and options.out.is_file() else []
-    by_cell = {(row["world"], row["n"], row["test_rows"], row["requested"]): row for row in rows}
+    options = world_parser(__doc__, SIZES).parse_args()
     worlds = [world for world in WORLDS if options.worlds in world.name]
-    for n, world, has_test, choose in product(
-        map(int, options.sizes.split(",")), worlds, (False, True), (None, REQUESTED)
-    ):
-        row = measure_cell(world, n, has_test=has_test, choose=choose, draws=options.draws)
-        print(*row.values(), sep="; ", flush=True)
-        by_cell[row["world"], row["n"], row["test_rows"], row["requested"]] = row
-        if options.out:
-            write(by_cell.values(), options.out)
+    cells = product(map(int, options.sizes.split(",")), worlds, (False, True), (None, REQUESTED))
+    rows = (
+        measure_cell(world, n, has_test=has_test, choose=choose, draws=options.draws)
+        for n, world, has_test, choose in cells
+    )
+    replace_rows(rows, ("world", "n", "test_rows", "requested"), options.out)
 
 
 if __name__ == "__main__":

@@ -12,18 +12,16 @@ limit are compared with the true gain of the same fit in more draws. Errors are 
 The cells of such a run replace those of the file, and all others stay.
 """
 
-import argparse
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks._draws import draw_labels
-from benchmarks._harness import Row, Size, markdown, read, write
+from benchmarks._harness import Row, Size, markdown, replace_rows, world_parser
 from calibrant import Predictions
 from calibrant.calibrators import Auto
 from calibrant.predictions.folds import map_out_of_fold
@@ -187,23 +185,11 @@ GAINS = "held_out", "true", "smaller_fits", "difference"
 
 def main() -> None:
     """Measure the chosen cells, print them, and replace them in the file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=60)
-    parser.add_argument("--worlds", default="", help="text that the names of the worlds contain")
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="numbers of examples, by comma")
+    parser = world_parser(__doc__, SIZES)
     parser.add_argument("--calibrators", default=";".join(CALIBRATOR_NAMES), help="names, by semicolon")
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    sizes, names = tuple(map(int, options.sizes.split(","))), tuple(options.calibrators.split(";"))
-    rows = read(options.out) if options.out and options.out.is_file() else []
-    by_cell = {(row["world"], row["n"], row["calibrator"]): row for row in rows}
-    for cell in cells(options.worlds, sizes, names):
-        row = measure_cell(*cell, options.draws)
-        numbers = (f"{key} {value:.4f}" for key, value in row.items() if isinstance(value, float))
-        print(row["world"], row["n"], row["calibrator"], *numbers, sep="; ", flush=True)
-        by_cell[row["world"], row["n"], row["calibrator"]] = row
-        if options.out:
-            write(by_cell.values(), options.out)
+    chosen = cells(options.worlds, tuple(map(int, options.sizes.split(","))), tuple(options.calibrators.split(";")))
+    replace_rows((measure_cell(*cell, options.draws) for cell in chosen), ("world", "n", "calibrator"), options.out)
 
 
 if __name__ == "__main__":

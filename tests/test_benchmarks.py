@@ -88,7 +88,7 @@ def test_cells_of_held_out_gains_replace_those_of_the_file(tmp_path, monkeypatch
         cell = ["--worlds", "calibrated, 2 classes", "--sizes", "30", "--calibrators", names, "--draws", str(draws)]
         monkeypatch.setattr(sys, "argv", ["held_out", *cell, "--out", str(path)])
         held_out.main()
-    rows = held_out.read(path)
+    rows = importlib.import_module("benchmarks._harness").read(path)
     assert [(row["calibrator"], row["draws"]) for row in rows] == [("Identity", 1), ("Temperature", 2)]
     assert "| Temperature | 2 |" in held_out.page(rows)
 

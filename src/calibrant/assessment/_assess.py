@@ -105,7 +105,7 @@ def assess(
         choose: Calibrator to select instead.
         folds: Number of folds.
         of: Event to evaluate: "top" (the predicted class is correct), or a class by index or name. Default: the event
-            of the predictions; for two classes, class 1 instead of "top".
+            of the predictions; for two classes, the positive one (`Predictions.with_default_event`) instead of "top".
         tolerance: Largest acceptable L2 error, as in `measure`.
         progress: Function that is called with a text before each step.
 

@@ -86,7 +86,7 @@ def measure(
             and knows the class-wise error only if it was made with `by_class`.
         metrics: Additional metrics, by name or text, such as "ece(bins=10)".
         of: Event to evaluate: "top" (the predicted class is correct), or a class by index or name. Default: the event
-            of the predictions; for two classes, class 1 instead of "top".
+            of the predictions; for two classes, the positive one (`Predictions.with_default_event`) instead of "top".
         bins: Number of bins (default 15).
         level: Level of the intervals.
         tolerance: Largest acceptable L2 error. If its upper bound is larger and calibration is not rejected, there is

@@ -31,8 +31,8 @@ CONTRACT_OPTION = Option(
 EVENT_OPTION = Option(
     None,
     metavar="EVENT",
-    help='Event to evaluate: "top" (the predicted class is right), or a class by index or name. Default: class 1 of '
-    "two, else top.",
+    help='Event to evaluate: "top" (the predicted class is right), or a class by index or name. Default: of two '
+    "classes the positive one, by its name or else class 1; of more, top.",
 )
 HTML_OPTION = Option(None, metavar="FILE", help="Write a report to this file.")
 IGNORE_INDEX_OPTION = Option(None, metavar="N", help="Leave out rows with this label. Default: none.")

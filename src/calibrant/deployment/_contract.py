@@ -69,7 +69,8 @@ class Contract:
             delta: Probability that the promise of the threshold is broken.
             alpha: Probability that a prediction set misses the true class; see `Sets.fit`.
             score: Nonconformity score of the sets.
-            of: Event of the requirements and the threshold. Default: class 1 of two, else the predictions' event.
+            of: Event of the requirements and the threshold. Default: the positive one of two classes, else the
+                predictions' event.
 
         Raises:
             InputError: If the calibrator has seen the predictions, a requirement does not hold, or no threshold can

@@ -30,7 +30,7 @@ TITLES = {
 CLASS_TITLES = TITLES | {  # if the event is a class: its probability is no confidence in a prediction
     "signed_gap": "predicted − observed",
     "confidence": "mean probability",
-    "confidences": "distribution of probability",
+    "confidences": "probabilities",
 }
 PERCENT_SCORES = ("accuracy", "signed_gap", "confidence", "ece")
 

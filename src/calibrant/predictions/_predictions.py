@@ -381,9 +381,9 @@ class Predictions:
     def save(self, path: str | Path, *, with_labels: bool = True, ids: Any = None) -> None:
         """Write a file that `Predictions.load` reads. An existing file is replaced only if writing succeeds.
 
-        Tables hold no event. Loaded from one, class 1 of two is the event of `measure`, but not of metrics, unless the
-        classes are those of `from_confidence` or `multilabel`: name it by `load(path, of=1)`. Nor do they hold what
-        weights are: fractions that are counts are read by `load(path, weights_are="counts")`.
+        Tables hold no event. Loaded from one, the positive one of two classes is the event of `measure`, but not of
+        metrics, unless the classes are those of `from_confidence` or `multilabel`: name it by `load(path, of=1)`. Nor
+        do they hold what weights are: fractions that are counts are read by `load(path, weights_are="counts")`.
 
         Args:
             path: A file of arrays, such as .npz, or a table, such as .csv or .parquet; text may be compressed, as

@@ -228,7 +228,7 @@ def choice_probabilities(log_probs: Mapping[str, float], choices: Sequence[str])
     """Return the probability of each choice as a share of all of them, and the probability outside the choices.
 
     The probability of a choice is the sum over its spellings, such as "A", " A" and "A.". A choice that is not among
-    the tokens has a probability between 0 and the one outside the choices, and is left out.
+    the tokens is left out: its probability is at most the one outside the choices.
 
     Args:
         log_probs: Log-probabilities of the most likely tokens at one place, by their texts. Sentinels are left out.

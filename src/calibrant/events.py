@@ -6,7 +6,7 @@ classes.
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from calibrant._text import display_name
 
@@ -188,6 +188,7 @@ KIND_BY_COLUMN = {column: event.kind for event in BINARY_KINDS for column in eve
 BINARY_EVENTS = tuple(event.classes for event in BINARY_KINDS if event.classes is not None)
 
 
+@runtime_checkable
 class Evaluated(Protocol):
     """Predictions or a summary: classes, their names, and the event to evaluate."""
 

@@ -216,6 +216,14 @@ def wang_runs() -> str:
     return f"the {in_words(len(studies))} studies of Wang et al. (2021) list {num_runs:,} runs"
 
 
+@statement
+def results_page() -> str:
+    """Return the page of results."""
+    from benchmarks.results_page import render
+
+    return f"\n\n{render(RESULTS / 'results').strip()}\n\n"
+
+
 # Pages
 
 
@@ -233,6 +241,14 @@ def stale_texts(text: str) -> Iterator[tuple[str, str, str]]:
             yield name, " ".join(marked.split()), expected
 
 
+def difference(marked: str, expected: str, num_words: int = 40) -> tuple[str, str]:
+    """Return both texts from a few words before their first difference, at most `num_words`."""
+    first, second = marked.split(), expected.split()
+    start = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), 0)
+    start = max(0, start - num_words // 4)
+    return " ".join(first[start : start + num_words]), " ".join(second[start : start + num_words])
+
+
 def rewritten(text: str) -> str:
     """Return the text of a page in which every stale text is replaced."""
     expected_by_name = {name: expected for name, _, expected in stale_texts(text)}
@@ -247,7 +263,7 @@ def main() -> None:
     for path in pages():
         text = path.read_text()
         for name, marked, expected in stale_texts(text):
-            print(f"{path.relative_to(ROOT)}, {name}:\n  {marked}\n  {expected}")
+            print(f"{path.relative_to(ROOT)}, {name}:", *difference(marked, expected), sep="\n  ")
         if write and (new := rewritten(text)) != text:
             path.write_text(new)
 

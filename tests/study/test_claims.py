@@ -96,19 +96,6 @@ def test_line_search_is_compared_with_the_full_search_of_the_table():
         assert float(row["line"]) <= float(row["full"]) + 0.01
 
 
-def test_numbers_of_the_pages_tables_are_in_a_csv():
-    page = (RESULTS / "README.md").read_text()
-    paths = *RESULTS.glob("*.csv"), *RESULTS.glob("komisarenko_2024/*.csv")
-    texts = {text for path in paths for row in csv.reader(path.read_text().splitlines()) for text in row}
-    heads = "cross-entropy | this loss |", "reference | this loss |", "cross-entropy | nearest"
-    tables = [part for part in page.split("\n\n") if part.startswith("| ") and any(head in part for head in heads)]
-    assert len(tables) >= 14
-    for page_table in tables:
-        for line in page_table.splitlines()[2:]:
-            for cell in filter(None, map(str.strip, line.strip("|").split("|")[1:])):
-                assert cell in texts, (line, cell)
-
-
 @pytest.mark.parametrize(("scale", "rows"), [("medium", 10), ("long", 6)])
 def test_tables_of_larger_scales_are_those_of_the_study(scale, rows):
     cells = pl.read_csv(RESULTS / scale / "tables.csv", infer_schema_length=None).filter(

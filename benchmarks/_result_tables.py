@@ -234,6 +234,18 @@ class ResultTables:
         rows = self.select("paired.csv", number=number, **({"study": study} if study else {}))
         return [float(row["noise floor"]) for row in rows]
 
+    def sweep_table(self, folder: str) -> str:
+        """Return the ECE of every data set and loss of a sweep in percent, after each of its calibrators."""
+        rows = [row for row in self.rows(f"{folder}/tables.csv") if (row["metric"], row["shift"]) == ("ece", "")]
+        cells = group_pairs(((row["dataset"], _short(row["loss"])), row) for row in rows)
+        heads = dict.fromkeys(row["calibrator"].partition("(")[0] for row in rows)
+        datasets = {dataset for dataset, _ in cells}
+        lines = [
+            [f"{loss}, {dataset}" if len(datasets) > 1 else loss, *(_mean_text(row) for row in group)]
+            for (dataset, loss), group in cells.items()
+        ]
+        return table_text(["ECE (%)", *heads], lines)
+
     # Focal temperature scaling
 
     def network_gains(self, file: str, pattern: str = "", *, without: bool = False) -> dict[str, Any]:
@@ -321,6 +333,12 @@ class ResultTables:
         heads = ["mean difference in ECE (points)", "ResNet-8", "ResNet-18", "VGG-16"]
         losses = "entropy_regularized", "focal", "logit_norm"
         return table_text(heads, ([LOSS_NAMES[loss], *self.difference_by_network(loss)] for loss in losses))
+
+
+def _mean_text(row: Row) -> str:
+    """Return a mean in percent with its deviation, and the temperature in parentheses."""
+    text = f"{number_text(100 * float(row['mean']), 2)} ± {number_text(100 * float(row['deviation']), 2)}"
+    return text if row["temperature"] in ("", "NaN") else f"{text} ({number_text(row['temperature'], 2)})"
 
 
 def _short(loss: str) -> str:

@@ -25,7 +25,6 @@ NO_RESULTS = (  # numbers that name something: parts of papers, years, methods a
     r"\b(gamma( of)?|seed|norm|smoothing) \.?\d+",
     r"^(\| )?\d\. ",
 )
-UNUSED = {"komisarenko_2024/tables.csv"}  # that the page only links to
 
 
 def other_numbers(template):
@@ -96,7 +95,7 @@ def test_a_changed_number_changes_the_page(name, rendered, tmp_path):
         row[:] = [f"{1.5 * float(cell) + 0.1}" if re.fullmatch(r"-?\d+\.\d+", cell) else cell for cell in row]
     with path.open("w", newline="") as lines:
         csv.writer(lines).writerows(rows)
-    assert (page.render(tmp_path / "results") == rendered) == (name in UNUSED)
+    assert page.render(tmp_path / "results") != rendered
 
 
 def test_text_of_numbers():

@@ -12,9 +12,9 @@ from refusals import refused
 from typer.testing import CliRunner
 
 from calibrant import registry
-from calibrant.cli.study import _show_progress, study_app
+from calibrant.cli.study import study_app
 from calibrant.lab import study as studies
-from calibrant.lab.study import Grid, Progress, Recipe, Result, Store, Study
+from calibrant.lab.study import Grid, Recipe, Result, Store, Study
 from calibrant.lab.study import measurements as rows_module
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import RunEvent
@@ -242,15 +242,6 @@ def test_a_run_says_what_it_trains_and_where_slow_precision_can_be_changed(tmp_p
     for fast, lines in (False, 2), (True, 1):
         monkeypatch.setattr("calibrant.lab.study.progress.has_fast_bfloat16", lambda fast=fast: fast)
         assert len(list(plan_lines(slow, slow))) == lines
-
-
-def test_steps_are_printed_every_half_minute_without_a_terminal(capsys, monkeypatch):
-    seconds = iter([0.0, 10.0, 31.0, 31.0, 40.0, 62.0, 62.0])
-    monkeypatch.setattr("calibrant.cli.study.time.monotonic", lambda: next(seconds))
-    with _show_progress() as show:
-        for epoch in range(1, 5):
-            show(Progress(f"epoch {epoch}"))
-    assert capsys.readouterr().out.split("\n") == ["epoch 2", "epoch 4", ""]
 
 
 def test_each_method_text_is_resolved_once_per_study(tmp_path, monkeypatch):

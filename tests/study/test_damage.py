@@ -15,7 +15,7 @@ from refusals import refused
 from typer.testing import CliRunner
 
 from calibrant import Predictions, __version__, registry
-from calibrant.cli.study import _show_progress, study_app
+from calibrant.cli.study import study_app
 from calibrant.lab import study as studies
 from calibrant.lab.data import Split, Splits, blobs
 from calibrant.lab.study import Grid, Recipe, Run, Store, Study, api, grids, progress, stored_files
@@ -116,18 +116,6 @@ def test_measuring_with_other_methods_leaves_the_results_of_the_study(finished):
     assert {path.name for path in result.report.parent.iterdir()} >= set(RESULT_FILES)
     assert {row["metric"] for row in result.rows} == {"nll"}
     assert studies.measure(make_study(), out=folder).folder == folder
-
-
-def test_progress_without_a_terminal(tmp_path, capsys, monkeypatch):
-    """There is a line for each finished run, and one for each epoch if the last line is long ago."""
-    lines = {}
-    for seconds in 0.0, 30.0:
-        monkeypatch.setattr("calibrant.cli.study.LINE_SECONDS", seconds)
-        with _show_progress() as show_step:
-            studies.run(make_study(), out=tmp_path / str(seconds), progress=show_step)
-        lines[seconds] = len(capsys.readouterr().out.splitlines())
-    assert lines[30.0] >= 2  # runs
-    assert lines[0.0] >= lines[30.0] + 2  # also epochs
 
 
 def test_damaged_files_are_not_read(finished):

@@ -1,9 +1,9 @@
 """The commands `study`, `demo` and `figures`: train and compare networks, and draw figures."""
 
 import os
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from calibrant.lab.study import Progress, Result, Status
 
 MIN_WIDE_COLUMNS = 112  # of a terminal that shows standard deviations
-LINE_SECONDS = 30.0  # between two lines about the progress, without a terminal
 study_app = Typer(no_args_is_help=True, rich_markup_mode=None, help="Train and compare networks over a grid.")
 
 STUDY_ARGUMENT = Argument(..., metavar="STUDY", help="Study file (.toml), or name of a bundled study.")
@@ -247,22 +246,19 @@ def _print_exhibits(study: str, scale: str | None) -> None:
 
 @contextmanager
 def _show_progress() -> Generator[Callable[["Progress"], object]]:
-    """Yield a function that shows a step: in a bar on a terminal, or else as lines.
+    """Yield a function that shows a step: in a bar on a terminal, with lines for notes and failures, or as lines."""
+    if not console.is_terminal:
+        from calibrant.lab.study.progress_lines import ProgressLines
 
-    Without a terminal, there is a line for every finished run, and for the step after `LINE_SECONDS` without a line.
-
-    Notes and failures are lines everywhere.
-    """
+        yield ProgressLines(partial(print, flush=True))
+        return
     columns = TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.fields[details]}")
-    with Bar(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+    with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None, details="")
-        last_line_time = time.monotonic()
 
         def show_step(step: "Progress") -> None:
-            """Print a note or failure as a line; show any other step in the bar, or print it if it finished a run."""
-            nonlocal last_line_time
-            kind = "" if step.event is None else step.event.kind
-            if step.note or kind in ("note", "failed"):
+            """Print a note or failure as a line; show any other step in the bar."""
+            if step.note or (step.event is not None and step.event.kind in ("note", "failed")):
                 bar.console.print(escape_invisible(step.text), markup=False, soft_wrap=True)
                 return
             bar.update(
@@ -272,9 +268,6 @@ def _show_progress() -> Generator[Callable[["Progress"], object]]:
                 total=step.total or None,  # None: unknown, a bar that only moves
                 details=escape_markup(step.details),
             )
-            if not console.is_terminal and (kind == "done" or time.monotonic() - last_line_time > LINE_SECONDS):
-                print(escape_invisible(step.text if kind == "done" else str(step)), flush=True)
-                last_line_time = time.monotonic()
 
         yield show_step
 

@@ -8,6 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from calibrant.lab.study.progress import (
     train_all,
     training_version,
 )
+from calibrant.lab.study.progress_lines import ProgressLines
 from calibrant.lab.study.published_results import PaperComparison, load_paper, study_tables
 from calibrant.lab.study.results import RESULT_FILES, Result, RunStatus, Status
 from calibrant.lab.study.store import Store
@@ -88,7 +90,8 @@ def run(
         track: "tensorboard", "mlflow" or "wandb" records every epoch.
         mix_versions: Train missing runs beside runs that another minor version of calibrant trained.
         with_: Python files or packages that define further methods, as given by --with; they are run.
-        progress: Called with every step.
+        progress: Called with every step. By default, lines about the start, finished runs, and the state about every 30
+            seconds are written to stderr; `lambda step: None` writes nothing.
         command: Command that the report shows, by default this call.
 
     Raises:
@@ -102,7 +105,9 @@ def run(
     check_outputs([store.root / name for name in RESULT_FILES], inputs)  # no result may replace an input
     paper = load_paper(loaded_study)
     runs, dataset_cache = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
-    notes = _NoteLog(progress)
+    on_progress = progress or ProgressLines()
+    repeated = on_progress.repeated() if isinstance(on_progress, ProgressLines) else nullcontext()
+    notes = _NoteLog(on_progress)
     for damaged_run, damage in store.set_aside_damaged(runs).items():
         # a run that is still in the store had a damaged copy
         remedy = "an intact copy is used" if damaged_run in store else "it is trained again"
@@ -123,7 +128,7 @@ def run(
     if missing_runs:
         for line in plan_lines(ready_runs, missing_runs):
             notes.report(Progress(line, note=True))
-    with open_tracker(track, loaded_study, store.root) as on_event:
+    with open_tracker(track, loaded_study, store.root) as on_event, repeated:
         for step in train_all(loaded_study, ready_runs, store, dataset_cache, selected_engine, on_event):
             if step.event is not None and step.event.kind == "failed":
                 failed[step.event.run] = first_line(step.event.content["error"])

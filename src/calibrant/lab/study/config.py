@@ -39,6 +39,7 @@ from calibrant.types import InputError, prefix_errors
 
 MAX_FOLDER_NAME_CHARACTERS = 200
 STUDIES_FOLDER = Path(str(files("calibrant") / "studies"))
+GPU_SCALE = "gpu"  # of every study
 MethodReader = Callable[[str, Any], Method]
 SPECIAL_KEYS = {"grids", "with", "models", "drawn", "beside"}  # not converted by the types of the fields
 
@@ -121,7 +122,8 @@ class Study:
 
         Args:
             study: Path of a TOML file, or name of a bundled study.
-            scale: Name of a table [scales.NAME] whose keys replace keys of the top level.
+            scale: Name of a table [scales.NAME] whose keys replace keys of the top level. "gpu" is the whole study,
+                trained as GPUs are fastest: in bfloat16, with channels last.
 
         Raises:
             InputError: If the file cannot be read, or has an unknown key or value; the message suggests the nearest.
@@ -132,7 +134,9 @@ class Study:
             scales = read_tables("scales", "[scales.NAME]", table.pop("scales", {}), code="scales")
             if scale is None:
                 return _build_study({"name": path.stem} | table, path.parent)
-            registry.check_name(scale, scales, "scale", "scale")
+            if scale == GPU_SCALE and scale not in scales:
+                return _build_study({"name": f"{path.stem}-{scale}"} | table, path.parent)._for_gpu(path.stem)
+            registry.check_name(scale, [*scales, GPU_SCALE], "scale", "scale")
             table.pop("drawn", None)  # describes the full study only
             return _build_study({"name": f"{path.stem}-{scale}"} | table | scales[scale], path.parent)
 
@@ -141,9 +145,21 @@ class Study:
 
         Raises `InputError` for an unknown precision.
         """
-        return replace(
-            self, grids=[replace(grid, recipe=replace(grid.recipe, precision=precision)) for grid in self.grids]
-        )
+        return self._with_recipes(precision=precision)
+
+    def _with_recipes(self, **changes: Any) -> "Study":
+        """Return the study with changes of every recipe."""
+        return replace(self, grids=[replace(grid, recipe=replace(grid.recipe, **changes)) for grid in self.grids])
+
+    def _for_gpu(self, name: str) -> "Study":
+        """Return the whole study called `name` in bfloat16 with channels last, with its own commands."""
+        study = self._with_recipes(precision="bf16-mixed", channels_last=True)
+        commands = {exhibit: f" {name}" in exhibit.command for exhibit in self.drawn}  # whether they run this study
+        drawn = [
+            replace(exhibit, command=f"{exhibit.command} --scale {GPU_SCALE}") if is_own else exhibit
+            for exhibit, is_own in commands.items()
+        ]
+        return replace(study, drawn=drawn)
 
     def runs(self) -> Iterator[Run]:
         """Yield every training of every grid once, with the shifts and traces of all grids that list it."""

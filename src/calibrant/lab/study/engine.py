@@ -8,7 +8,8 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -215,9 +216,10 @@ def _run_in_worker(sources: list[str], path: list[str], pickled: bytes) -> Itera
 # Training one run
 
 
-def execute(run: Run, store: Store, data: DatasetCache | None = None) -> Iterator[RunEvent]:
+def execute(run: Run, store: Store, data: DatasetCache | None = None) -> Generator[RunEvent]:
     """Train one run, store its predictions, and yield an event after every epoch.
 
+    A training that is closed after an epoch continues from there in the next call.
     Small batches train in one thread, which is faster, and much faster on a busy machine.
 
     Raises:
@@ -301,11 +303,12 @@ class _Task:
         loss = copy.deepcopy(run.loss.bound_function)  # a stateful loss must not reach the next run
         num_new_epochs = 0  # trained now; the rows of epochs before an interruption come from the checkpoint
         try:
-            for epoch in train(network, self.splits, loss, run.recipe, seed=run.seed, checkpoint=checkpoint):
-                num_new_epochs += 1
-                row = _epoch_row(epoch, self.splits, run, checkpoint.rows)
-                checkpoint.rows.append(row)
-                yield RunEvent("epoch", run, row | {"images": len(self.splits.train)})
+            with closing(train(network, self.splits, loss, run.recipe, seed=run.seed, checkpoint=checkpoint)) as epochs:
+                for epoch in epochs:
+                    num_new_epochs += 1
+                    row = _epoch_row(epoch, self.splits, run, checkpoint.rows)
+                    checkpoint.rows.append(row)
+                    yield RunEvent("epoch", run, row | {"images": len(self.splits.train)})
             predictions = self._predict(network)
             facts["device"] = str(next(network.parameters()).device)
         except FloatingPointError as error:  # stored, too, as the training would diverge again

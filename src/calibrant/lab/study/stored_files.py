@@ -138,9 +138,12 @@ class Checkpoint:
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     saved_at: float = field(default_factory=time.monotonic)  # time of the last write
 
-    def save(self, state: Mapping[str, Any]) -> None:
-        """Write the state and the rows, unless the last write was `MIN_SAVE_INTERVAL_SECONDS` ago or less."""
-        if time.monotonic() - self.saved_at < MIN_SAVE_INTERVAL_SECONDS:
+    def save(self, state: Mapping[str, Any], *, at_once: bool = False) -> None:
+        """Write the state and the rows, unless the last write was `MIN_SAVE_INTERVAL_SECONDS` ago or less.
+
+        If `at_once`, they are always written.
+        """
+        if not at_once and time.monotonic() - self.saved_at < MIN_SAVE_INTERVAL_SECONDS:
             return
         buffer = io.BytesIO()  # in memory, as torch.save hides the OSError of a full disk
         torch.save({**state, "rows": json.dumps(self.rows), "calibrant": __version__}, buffer)

@@ -21,6 +21,7 @@ from calibrant.registry import Method, hyperparameters
 MetricRows = Sequence[Mapping[str, Any]]
 MIN_LINE_POINTS = 3  # values of the parameter
 NEGATED_LOSSES = {"inverse_focal": "focal"}  # inverse focal loss continues focal loss below gamma = 0
+ZERO_IS_CROSS_ENTROPY = {("focal", "gamma"), ("logit_norm", "strength")}  # losses with this parameter at 0
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,9 @@ def _find_families(methods: Mapping[str, Method]) -> list[MethodFamily]:
                 shared = ", ".join(f"{key}={v!r}" for key, v in other_settings)
                 family_name = f"{name}({shared})" if shared else name
                 values_by_family.setdefault((family_name, parameter), {})[label] = sign * float(value)
-    if "cross_entropy" in methods:  # equals focal loss with gamma = 0
+    if "cross_entropy" in methods:
         for (name, parameter), values in values_by_family.items():
-            if parameter == "gamma" and name.partition("(")[0] == "focal":
+            if (name.partition("(")[0], parameter) in ZERO_IS_CROSS_ENTROPY:
                 values["cross_entropy"] = 0.0
     return [
         MethodFamily(name, parameter, values)

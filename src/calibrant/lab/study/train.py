@@ -9,7 +9,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,11 +79,12 @@ def train(
     *,
     seed: int = 0,
     checkpoint: Checkpoint | None = None,
-) -> Iterator[Epoch]:
+) -> Generator[Epoch]:
     """Train a network and yield after every epoch.
 
     The order of examples, augmentation and dropout of an epoch depend only on the seed and the number of the epoch.
-    After the last epoch, the network has the weights of the epoch that the recipe chooses.
+    A caller that closes the generator after an epoch leaves a checkpoint of that epoch. After the last epoch, the
+    network has the weights of the epoch that the recipe chooses.
 
     Args:
         network: Network to train, in place.
@@ -99,6 +100,7 @@ def train(
     """
     # Long, as its loop shares the model, the loss and the sums of an epoch, which change in place
     fabric = _make_fabric(recipe.precision)
+    torch.backends.cudnn.benchmark = True  # batches of one size: GPUs then use the fastest convolutions
     move_to_device(network, recipe)
     base_optimizers = build_optimizers(network, recipe)
     base_rates = [optimizer.param_groups[0]["lr"] for optimizer in base_optimizers]
@@ -146,20 +148,26 @@ def train(
         if int(num_nonfinite) == num_losses:
             raise FloatingPointError("no training loss is finite")
         val = predict(model, splits.val, splits.prepare, device=fabric.device)
-        yield Epoch(
-            number=epoch_number,
-            network=network,
-            loss=loss,
-            train_loss=float(total_loss) / num_examples,
-            learning_rate=recipe.learning_rate * rate_factor,
-            val=val,
-            best=state.update_best(epoch_number, network, val, recipe.choose),
-            seconds=time.monotonic() - start_time,
-            nonfinite_losses=int(num_nonfinite),
-        )
+        is_closed = False
+        try:
+            yield Epoch(
+                number=epoch_number,
+                network=network,
+                loss=loss,
+                train_loss=float(total_loss) / num_examples,
+                learning_rate=recipe.learning_rate * rate_factor,
+                val=val,
+                best=state.update_best(epoch_number, network, val, recipe.choose),
+                seconds=time.monotonic() - start_time,
+                nonfinite_losses=int(num_nonfinite),
+            )
+        except GeneratorExit:
+            is_closed = True
         if isinstance(loss, StatefulLoss):
             loss = loss.after_epoch(epoch_number - 1, val)  # counts epochs from 0
-        state.save(epoch_number, loss)
+        state.save(epoch_number, loss, at_once=is_closed)
+        if is_closed:
+            return
     state.restore_best(network)
 
 
@@ -303,11 +311,12 @@ class _TrainingState:
         if self.best_epoch:
             network.load_state_dict(self.best_epoch["network"])
 
-    def save(self, epoch_number: int, loss: Loss) -> None:
-        """Write the state after an epoch to the checkpoint, if there is one."""
+    def save(self, epoch_number: int, loss: Loss, *, at_once: bool = False) -> None:
+        """Write the state after an epoch to the checkpoint, if there is one and a write is due or `at_once`."""
         if self.checkpoint is not None:
             state = {name: part.state_dict() for name, part in self.parts.items()}
-            self.checkpoint.save(state | {"epoch": epoch_number, "loss": losses.state(loss), "chosen": self.best_epoch})
+            state |= {"epoch": epoch_number, "loss": losses.state(loss), "chosen": self.best_epoch}
+            self.checkpoint.save(state, at_once=at_once)
 
     def resume(self, loss: Loss) -> tuple[int, Loss]:
         """Restore the state from the checkpoint, and return the number of the next epoch and the loss in its state.

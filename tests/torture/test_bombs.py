@@ -8,7 +8,9 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars
@@ -16,7 +18,7 @@ import pytest
 import torch
 from refusals import code_of
 
-from calibrant import Predictions
+from calibrant import InputError, Predictions
 
 ROWS = 6_000_000
 MAX_MEMORY = 100 << 10  # KB, of a process that reads 100 bytes to 1 MB
@@ -86,7 +88,13 @@ BOMBS: dict[str, Callable[[Path], object]] = {
     "a.pt": write_compressed_tensors,
     "views.pt": write_views,
     "a.arrow": lambda path: constant_frame().write_ipc(path, compression="zstd"),
+    "stream.arrow": lambda path: constant_frame().write_ipc_stream(path, compression="lz4"),
     "a.parquet": lambda path: constant_frame().write_parquet(path),
+}
+WRITERS: dict[str, Callable[..., object]] = {
+    "parquet": lambda frame, path, compression: frame.write_parquet(path, compression=compression),
+    "arrow file": lambda frame, path, compression: frame.write_ipc(path, compression=compression),
+    "arrow stream": lambda frame, path, compression: frame.write_ipc_stream(path, compression=compression),
 }
 PICKLES: dict[str, Callable[[Path], object]] = {
     "shape.npz": write_false_shape,
@@ -138,6 +146,33 @@ def test_bombs_are_refused_before_they_expand(tmp_path, name):
     finished = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert finished.stdout, finished.stderr
     assert int(finished.stdout) < MAX_MEMORY
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_row_may_expand_as_much_as_many_rows(tmp_path, writer, compression):
+    """A list or a text takes one cell, whatever its length."""
+    path, zeros = tmp_path / f"a.{writer.split()[0]}", np.zeros(5_000_000)
+    columns: dict[str, Any] = {"list": [zeros], "text": ["x" * 40_000_000], "rows": zeros, "labels": zeros.astype(bool)}
+    columns["array"] = polars.Series([zeros], dtype=polars.Array(polars.Float64, len(zeros)))
+    for column in columns.values():
+        WRITERS[writer](polars.DataFrame({"prob": column}), path, compression)
+        assert code_of(Predictions.load, path) == "expansion"
+    few_rows = polars.DataFrame({"prob": [0.2, 0.9] * 50, "label": ["no", "yes"] * 50, "note": ["x" * 90_000] * 100})
+    WRITERS[writer](few_rows, path, compression)
+    assert len(Predictions.load(path)) == 100
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_damaged_columns_are_refused_in_one_line(tmp_path, writer):
+    """Every byte of the description of the columns in turn is another one: the file is refused, or read as it was."""
+    path, frame = tmp_path / f"a.{writer.split()[0]}", polars.DataFrame({"prob": [0.2, 0.9], "label": ["no", "yes"]})
+    WRITERS[writer](frame, path, "zstd")
+    content, rng = path.read_bytes(), np.random.default_rng(0)
+    for position in rng.choice(len(content), 60, replace=False):
+        path.write_bytes(content[:position] + rng.bytes(1) + content[position + 1 :])
+        with suppress(InputError):
+            Predictions.load(path)
 
 
 def test_compressed_predictions_are_read(tmp_path):

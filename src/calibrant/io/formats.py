@@ -12,7 +12,7 @@ from typing import Any
 
 from calibrant._errors import InputError
 from calibrant._lazy import polars
-from calibrant.io.expansion import check_columns
+from calibrant.io.expansion import ARROW_MAGIC, check_arrow, check_parquet
 
 COMPRESSION_SUFFIXES = (".gz", ".zst")
 Function = Callable[..., Any] | str  # "module.function" of this package, or a function
@@ -65,18 +65,16 @@ def _load_function(function: Function) -> Callable[..., Any]:
 
 def read_arrow(path: Path, options: Any) -> Any:
     """Read an Arrow file or stream."""
+    check_arrow(path)
     with path.open("rb", buffering=0) as file:  # polars reads from the position in the file, not Python's buffer
-        magic_bytes = file.read(6)
+        is_file = file.read(len(ARROW_MAGIC)) == ARROW_MAGIC
         file.seek(0)
-        if magic_bytes != b"ARROW1":
-            return polars.read_ipc_stream(file)
-        check_columns(path, polars.scan_ipc(path, glob=False))
-        return polars.read_ipc(file)
+        return polars.read_ipc(file) if is_file else polars.read_ipc_stream(file)
 
 
 def read_parquet(path: Path, options: Any) -> Any:
     """Read a Parquet file."""
-    check_columns(path, polars.scan_parquet(path, glob=False))
+    check_parquet(path)
     return polars.read_parquet(path, glob=False)
 
 

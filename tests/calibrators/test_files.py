@@ -194,11 +194,22 @@ def test_tensors_that_a_class_does_not_declare_are_refused(tmp_path, calibrated_
                 assert caught.value.code in ("field_value", "parts_mismatch", "file_content"), str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "1", '"Temperature"', '{"class": 1}', "[" * 100000])
-def test_malformed_description_is_refused(file, text):
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("{", "unreadable"),
+        ("[]", "file_content"),
+        ("1", "file_content"),
+        ('"Temperature"', "file_content"),
+        ('{"class": 1}', "file_content"),
+        ('{"class": "Temperature", "class": "Vector", "fields": {}}', "repeated_key"),
+        ("[" * 100000, "too_deep"),
+    ],
+)
+def test_malformed_description_is_refused(file, text, code):
     resealed(file, calibrator=text)
     for read in (load, origin):
-        with refused("file_content"):
+        with refused(code):
             read(file)
 
 

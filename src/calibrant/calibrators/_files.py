@@ -22,6 +22,7 @@ from calibrant.calibrators._auto import Candidate
 from calibrant.calibrators._compose import fitting_digests, is_custom_calibrator, learned_fields
 from calibrant.io.arrays import read_tensors
 from calibrant.io.files import apply_umask
+from calibrant.io.foreign import parse_json
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
 from calibrant.types import Calibrator, InputError, prefix_errors
@@ -157,13 +158,13 @@ def origin(path: str | Path) -> Origin:
     with prefix_errors(f"{path}"), refuse_malformed(MALFORMED):
         name = _description(meta)["class"]
         rows = Sketch.from_text(meta["rows"]) if meta.get("rows") else None
-        names = tuple(map(str, json.loads(meta["class_names"]))) if meta.get("class_names") else None
+        names = tuple(parse_json(meta["class_names"], [str])) if meta.get("class_names") else None
     return Origin(name, tuple(meta["fitted_on"].split()), meta["calibrant"], int(meta["version"]), rows, names)
 
 
 def _description(meta: Mapping[str, str]) -> dict[str, Any]:
     """Return the class name and fields of the calibrator in a file's metadata. Raises `ValueError` for other JSON."""
-    match json.loads(meta["calibrator"]):
+    match parse_json(meta["calibrator"]):
         case {"class": str(), "fields": dict()} as node:
             return node
         case _:

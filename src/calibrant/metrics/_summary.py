@@ -26,6 +26,7 @@ from calibrant.backend.digests import tensors_digest
 from calibrant.backend.dispatch import kernels
 from calibrant.io.arrays import read_tensors
 from calibrant.io.files import atomic_write
+from calibrant.io.foreign import parse_json
 from calibrant.metrics import _sums
 from calibrant.metrics._class_sums import ClassSums
 from calibrant.metrics._intervals import Interval
@@ -253,7 +254,7 @@ class Summary(BinSums):
                 raise InputError(
                     "Expected the summary as it was written, got a damaged or changed file.", code="checksum"
                 )
-            values = _join_fields(json.loads(metadata["settings"]), "", tensors)
+            values = _join_fields(parse_json(metadata["settings"], dict), "", tensors)
             for name, part in {"groups": GroupSums, "row_groups": GroupSums, "classes": ClassSums}.items():
                 if values[name] is not None:
                     values[name] = build_state(part, _join_fields(values[name], f"{name}.", tensors))

@@ -21,7 +21,7 @@ from torch import Tensor
 from calibrant._text import describe_error
 from calibrant.backend.digests import json_digest
 from calibrant.io.files import atomic_write
-from calibrant.io.foreign import parse_json_lines
+from calibrant.io.foreign import parse_json, parse_json_lines
 from calibrant.lab.hub import is_hub_reachable, wrap_hub_errors
 from calibrant.types import InputError, prefix_errors
 
@@ -153,7 +153,7 @@ def load_or_build(name: str, depends_on: Any, build: Callable[[], ConvertedData]
         suppress(OSError, SafetensorError, KeyError, TypeError, ValueError),  # of a missing or damaged file
         safe_open(path, "pt") as file,  # memory-mapped, so pages are read on first use
     ):
-        return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["facts"])  # noqa: SIM118
+        return {key: file.get_tensor(key) for key in file.keys()}, parse_json(file.metadata()["facts"], dict)  # noqa: SIM118
     tensors, record = build()  # reached if the entry could not be read
     with suppress(OSError, InputError):  # without write access
         with atomic_write(path) as draft:

@@ -26,6 +26,7 @@ from calibrant._grouping import group_pairs
 from calibrant._lazy import polars
 from calibrant._version import __version__
 from calibrant.backend.digests import json_digest
+from calibrant.io.foreign import parse_json
 from calibrant.lab.study.grids import MONITORED_FIELDS, TRAINING_ID_DIGITS, Run, changed_methods, trains_same_network
 from calibrant.lab.study.stored_files import (
     NETWORK_FILE,
@@ -292,9 +293,9 @@ class Store:
     def holder(self, run: Run) -> str:
         """Return "process PID on HOST" for the process that has claimed a run, or "another process" if unknown."""
         try:
-            process = json.loads(self._holder_path(run).read_text())
+            process = parse_json(self._holder_path(run).read_text(), {"pid": int, "host": str})
             return f"process {process['pid']} on {process['host']}"
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError):
             return "another process"
 
     def _claim_path(self, name: str) -> Path:
@@ -378,10 +379,10 @@ class Store:
 
     def _is_copy(self, folder: Path) -> bool:
         """Return whether a folder is a copy by hand: it has the record of another run whose own folder is intact."""
-        with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):  # the record may hold anything
+        with suppress(OSError, ValueError, KeyError):  # the record may hold anything
             if not (folder / RECORD_FILE).is_file():
                 return False
-            name = json.loads((folder / RECORD_FILE).read_text())["id"]
+            name = str(parse_json((folder / RECORD_FILE).read_text())["id"])
             original = self.root / "runs" / name
             # the record of a damaged folder may name its own, or a path to another place
             return name != folder.name and original.name == name and not find_damage(original, record_only=True)

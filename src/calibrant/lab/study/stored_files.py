@@ -21,10 +21,11 @@ import torch
 from calibrant._version import __version__
 from calibrant.backend.digests import json_digest
 from calibrant.io.files import apply_umask, atomic_write
+from calibrant.io.foreign import parse_json
 from calibrant.types import InputError
 
 RECORD_FILE = "run.json"
-RECORD_KEYS = "id", "run", "data", "learned", "facts", "files"
+RUN_RECORD_SHAPE = {"id": str, "run": dict, "data": dict, "learned": str, "facts": dict, "files": dict}
 NETWORK_FILE = "network.safetensors"
 # A file is missing, not a file, or unreadable. Other errors, such as of permissions or the network, are not damage.
 DAMAGE_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.ELOOP}
@@ -74,16 +75,16 @@ def read_record(folder: Path, name: str = "") -> dict[str, Any]:
     """
     content = _read_bytes(folder / RECORD_FILE)
     try:
-        record: Any = json.loads(content)
-    except (ValueError, RecursionError):
-        raise DamagedError(f"{RECORD_FILE} is not JSON") from None
-    if not isinstance(record, dict) or record.pop("seal", "") != _record_digest(record):  # pyright: ignore
+        record: dict[str, Any] = parse_json(content, RUN_RECORD_SHAPE)
+    except InputError as error:
+        raise DamagedError(f"{RECORD_FILE} is no record: {error}") from None
+    if record.pop("seal", "") != _record_digest(record):
         raise DamagedError(f"{RECORD_FILE} is not what was written")
-    if missing := [key for key in RECORD_KEYS if key not in record]:
+    if missing := [key for key in RUN_RECORD_SHAPE if record.get(key) is None]:
         raise DamagedError(f"{RECORD_FILE} has no {missing[0]!r}")
     if record["id"] != (name or folder.name):
         raise DamagedError(f"it is run {record['id']}")
-    return record  # pyright: ignore[reportUnknownVariableType]
+    return record
 
 
 def read_run_file(folder: Path, record: Mapping[str, Any], name: str) -> bytes:
@@ -167,7 +168,7 @@ class Checkpoint:
         state: dict[str, Any] = torch.load(io.BytesIO(body), weights_only=True, map_location="cpu")
         if minor_version(state["calibrant"]) != minor_version(__version__):
             raise DamagedError(f"its checkpoint is of calibrant {state['calibrant']}")
-        self.rows = json.loads(state["rows"])
+        self.rows = parse_json(state["rows"], [dict])
         return state
 
 

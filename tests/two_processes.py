@@ -59,7 +59,7 @@ def two_trainers(folder: str) -> dict[str, float]:
 
 
 def two_lightning_trainers(folder: str) -> dict[str, float]:
-    """Validate with Lightning, by the callback and by metrics with and without the number of examples."""
+    """Validate with Lightning, by the callback and by metrics with the number of examples, with ids, and without."""
     import warnings
 
     import lightning
@@ -76,17 +76,20 @@ def two_lightning_trainers(folder: str) -> dict[str, float]:
             super().__init__()
             self.body = torch.nn.Linear(2, 2)
             self.exact = CalibrationMetric("accuracy", num_examples=NUM_EXAMPLES)
+            self.named = CalibrationMetric("accuracy")
             self.padded = CalibrationMetric("accuracy")
             self.counts: dict[str, float] = {}
+            self.has_ids = False
 
         def validation_step(self, batch, index):
             logits = self.body(batch[0])
             self.exact.update(logits, batch[1])
+            self.named.update(logits, batch[1], ids=batch[2])
             self.padded.update(logits, batch[1])
-            return {"logits": logits, "labels": batch[1]}
+            return {"logits": logits, "labels": batch[1]} | ({"ids": batch[2]} if self.has_ids else {})
 
         def on_validation_epoch_end(self):
-            for name in "exact", "padded":
+            for name in ("named",) if self.has_ids else ("exact", "named", "padded"):
                 metric = getattr(self, name)
                 with metric.sync_context():
                     self.counts[name] = len(metric.summary)
@@ -95,19 +98,30 @@ def two_lightning_trainers(folder: str) -> dict[str, float]:
                     metric.compute()
                     self.counts[f"{name}_warnings"] = len(caught)
 
-    network = Network()
-    trainer = lightning.Trainer(
-        accelerator="cpu",
-        devices=2,
-        strategy="ddp",
-        logger=False,
-        enable_progress_bar=False,
-        callbacks=[callback],
-        default_root_dir=folder,
-    )
-    loader = DataLoader(TensorDataset(x, torch.arange(NUM_EXAMPLES) % 2), batch_size=2)
-    trainer.validate(network, loader, verbose=False)
-    return network.counts | {"callback": len(callback._val)}
+    def validate(sampler):
+        trainer = lightning.Trainer(
+            accelerator="cpu",
+            devices=2,
+            strategy="ddp",
+            logger=False,
+            enable_progress_bar=False,
+            callbacks=[callback],
+            default_root_dir=folder,
+            use_distributed_sampler=sampler is None,
+        )
+        trainer.validate(network, DataLoader(data, batch_size=2, sampler=sampler), verbose=False)
+        return len(callback._val)
+
+    network, examples = Network(), torch.arange(NUM_EXAMPLES)
+    data = TensorDataset(x, examples % 2, examples)
+    counts = {"callback": validate(None)} | network.counts
+    # Halves that share the middle, which `DistributedSampler` does not make
+    network.has_ids, half = True, NUM_EXAMPLES // 2
+    start = half * int(os.environ["RANK"])
+    counts["callback_halves"] = validate(range(start, start + half + 1))
+    for name in "named", "named_warnings":
+        counts[f"{name}_halves"] = network.counts[name]
+    return counts
 
 
 if __name__ == "__main__":

@@ -219,6 +219,28 @@ def test_metrics_of_different_settings_never_share_a_state(settings):
         assert float(values[name]) == float(metric.compute())
 
 
+@pytest.mark.parametrize("as_texts", [False, True])
+def test_an_id_counts_once_an_epoch(as_texts):
+    g = torch.Generator().manual_seed(1)
+    logits, labels = torch.randn(12, 3, generator=g), torch.randint(3, (12,), generator=g)
+    rows = torch.tensor([0, 1, 2, 1, 2, 3, 4, 4, 5, 0, 6, 7])
+    once, counted = CalibrationMetric("nll"), CalibrationMetric("nll")
+    counted.update(logits[:8], labels[:8])
+    for _ in range(2):  # epochs
+        for batch in rows.split(3):
+            ids = [f"image {i}" for i in batch] if as_texts else batch
+            once(logits[batch], labels[batch], ids=ids)  # a batch of copies alone has no value
+        assert len(once.summary) == 8
+        assert float(once.compute()) == float(counted.compute())
+        once.reset()
+
+
+def test_ids_are_one_for_each_example():
+    metric = CalibrationMetric("ece")
+    with refused("num_ids"):
+        metric.update(torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64), ids=[1, 2])
+
+
 def test_one_name_is_a_scalar_and_several_are_a_dictionary():
     p = draw()
     scalar, table = CalibrationMetric("ece"), CalibrationMetric("ece", "nll")

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from calibrant import losses
 from calibrant.nn import Criterion
 from calibrant.predictions import Predictions
 from calibrant.registry import METRICS, Method
+from calibrant.types import InputError
 
 DEFAULT_METRICS = ("accuracy", "nll", "ece")
 
@@ -69,6 +71,31 @@ def num_process_examples(num_examples: int, rank: int, processes: int) -> int:
     (5, 4)
     """
     return max(0, -((rank - num_examples) // processes))
+
+
+def have_new_ids(ids: Any, num_examples: int, seen_ids: set[Any]) -> Tensor:
+    """Return which examples of a batch have an id that no example before has.
+
+    The ids of all processes are added to `seen_ids`. Those of one batch stand in the order of the processes, which all
+    need equally many batches.
+
+    Raises:
+        InputError: Unless there is an id per example.
+    """
+    batch_ids: list[Any] = list(ids.tolist() if hasattr(ids, "tolist") else ids)
+    if len(batch_ids) != num_examples:
+        raise InputError(f"Expected an id per example, {num_examples}, got {len(batch_ids)}.", code="num_ids")
+    rank, parts = 0, [batch_ids]
+    if num_processes() > 1:
+        rank, parts = dist.get_rank(), [list[Any]()] * num_processes()
+        dist.all_gather_object(parts, batch_ids)  # fills the list
+    are_new: list[bool] = []
+    for part_rank, part in enumerate(parts):
+        for example_id in part:
+            if part_rank == rank:
+                are_new.append(example_id not in seen_ids)
+            seen_ids.add(example_id)
+    return torch.tensor(are_new, dtype=torch.bool)
 
 
 def warn_padding_counts(remedy: str) -> None:

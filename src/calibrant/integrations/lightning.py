@@ -18,6 +18,7 @@ from calibrant.integrations._common import (
     DEFAULT_METRICS,
     advance,
     evaluate_metrics,
+    have_new_ids,
     named_metrics,
     num_process_examples,
     num_processes,
@@ -34,7 +35,8 @@ class CalibrationCallback(Callback):
     The module keeps its loss as a submodule, `self.criterion = Criterion("AdaFocal")`, so that checkpoints contain its
     state. Its `validation_step` returns `{"logits": ..., "labels": ...}`. Metrics and losses use all predictions of
     the first validation loader, from all processes. Copies of examples that a `DistributedSampler` adds, to give all
-    processes equally many, are left out; a warning says so if another sampler may have added some. A loss with state is
+    processes equally many, are left out; with another sampler, `"ids"` of the examples in the same dictionary serve for
+    it, and without them a warning says that copies may be counted. A loss with state is
     advanced once per epoch, when training on it ends, by the last validation within it. AdaFocal stays as it is after
     an epoch without validation.
 
@@ -59,6 +61,7 @@ class CalibrationCallback(Callback):
         self.metrics = named_metrics(metrics, prefix)
         self.make_predictions = partial(predictions_of_batches, binary=binary, logits=logits, ignore_index=ignore_index)
         self._batches: list[tuple[Tensor, Tensor]] = []
+        self._seen_ids: set[Any] = set()
         self._val: Predictions | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -88,7 +91,7 @@ class CalibrationCallback(Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop the predictions of the previous validation."""
-        self._batches = []
+        self._batches, self._seen_ids = [], set()
 
     def on_validation_batch_end(
         self,
@@ -108,13 +111,16 @@ class CalibrationCallback(Callback):
                 code="step_output",
             )
         logits, labels = (to_tensor(outputs[name], name).cpu() for name in ("logits", "labels"))
+        if "ids" in outputs:
+            are_new = have_new_ids(outputs["ids"], len(labels), self._seen_ids)
+            logits, labels = logits[are_new], labels[are_new]
         self._batches.append((logits.float(), labels))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the metrics of all predictions."""
         if trainer.sanity_checking:  # a few batches before the training
             return
-        batches = _gather_batches(self._batches, trainer)
+        batches = _gather_batches(self._batches, trainer, has_copies=not self._seen_ids)
         if not batches:
             return
         values, self._val = evaluate_metrics(
@@ -140,7 +146,9 @@ def _num_epochs(trainer: Trainer) -> int | None:
     return int(min(limits)) if limits else None
 
 
-def _gather_batches(batches: list[tuple[Tensor, Tensor]], trainer: Trainer) -> list[tuple[Tensor, Tensor]]:
+def _gather_batches(
+    batches: list[tuple[Tensor, Tensor]], trainer: Trainer, *, has_copies: bool
+) -> list[tuple[Tensor, Tensor]]:
     """Return the batches of all processes, without the copies that pad the data of a `DistributedSampler`."""
     if num_processes() == 1:
         return batches
@@ -148,11 +156,11 @@ def _gather_batches(batches: list[tuple[Tensor, Tensor]], trainer: Trainer) -> l
     while isinstance(loader, Mapping | list | tuple):
         loader = next(iter(loader.values() if isinstance(loader, Mapping) else loader))  # pyright: ignore
     sampler = getattr(loader, "sampler", None)
-    if isinstance(sampler, DistributedSampler):
+    if has_copies and isinstance(sampler, DistributedSampler):
         num_examples: int = len(sampler.dataset)  # pyright: ignore
         batches = _first_examples(batches, num_process_examples(num_examples, sampler.rank, sampler.num_replicas))
-    elif not isinstance(getattr(loader, "dataset", None), IterableDataset):
-        warn_padding_counts("use_distributed_sampler=True, or a DistributedSampler")
+    elif has_copies and not isinstance(getattr(loader, "dataset", None), IterableDataset):
+        warn_padding_counts('use_distributed_sampler=True, a DistributedSampler, or "ids" of the validation_step')
     batches_by_process: list[Any] = [None] * num_processes()
     dist.all_gather_object(batches_by_process, batches)  # fills the list
     return [batch for part in batches_by_process for batch in part]

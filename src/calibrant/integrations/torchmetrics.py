@@ -10,6 +10,7 @@ from torchmetrics import Metric
 
 from calibrant._validation.scores import SingleScoreEvidence
 from calibrant.integrations._common import (
+    have_new_ids,
     num_process_examples,
     num_processes,
     predictions_from_scores,
@@ -38,8 +39,8 @@ class CalibrationMetric(Metric):
         logits: Accept `binary` logits that all lie in [0, 1]. Otherwise `compute` refuses them if they do in all
             updates.
         num_examples: Number of examples, or images, of the data set. With several processes, `DistributedSampler`
-            copies some of them, to give all processes equally many; they are then left out. Without it, `compute` warns
-            that they are counted.
+            copies some of them, to give all processes equally many; they are then left out. Without it, and without
+            `ids` in `update`, `compute` warns that they are counted.
         kwargs: Options of `torchmetrics.Metric`.
 
     >>> metric = CalibrationMetric("accuracy", "ece")
@@ -71,6 +72,7 @@ class CalibrationMetric(Metric):
         self.of: EventSelector = (1 if binary else "top") if of is None else of
         self._checks_scores, self._is_in_forward = binary and not (probs or logits), False
         self.num_examples, self._num_seen = num_examples, 0
+        self._seen_ids, self._has_ids = set[Any](), False
         empty = Summary.empty(bins=bins, of=self.of)
         for name in self.names:
             empty[name]  # refuses an unknown metric, or one that needs every prediction, before the first epoch
@@ -97,9 +99,13 @@ class CalibrationMetric(Metric):
         finally:
             self._is_in_forward = False
 
-    def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """Add a batch of logits (n, k, d1, ...) with labels (n, d1, ...), validated like `Predictions`."""
-        logits, labels, weights = self._without_copies(logits, labels, weights)
+    def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, ids: Any = None) -> None:
+        """Add a batch of logits (n, k, d1, ...) with labels (n, d1, ...), validated like `Predictions`.
+
+        With `ids`, numbers or texts (n), an example counts once in all processes, whatever the sampler. All processes
+        then need equally many batches.
+        """
+        logits, labels, weights = self._without_copies(logits, labels, weights, ids)
         if not len(labels) or (self.ignore_index is not None and bool((labels == self.ignore_index).all())):
             return  # predictions need an example
         self._store(self.summary.add(self._to_predictions(logits, labels, weights)))
@@ -122,26 +128,31 @@ class CalibrationMetric(Metric):
         return Predictions.from_probs(scores, labels, weights, ignore_index=self.ignore_index)
 
     def _without_copies(
-        self, logits: Tensor, labels: Tensor, weights: Tensor | None
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None, ids: Any
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the examples of a batch that are not copies, by their position in the data of this process."""
-        if self.num_examples is None or num_processes() == 1:
+        """Return the examples of a batch that are not copies, by id or by position in the data of this process."""
+        if ids is not None:
+            self._has_ids = True
+            are_counted = have_new_ids(ids, len(labels), self._seen_ids).to(labels.device)
+        elif self.num_examples is None or num_processes() == 1:
             return logits, labels, weights
-        limit = num_process_examples(self.num_examples, dist.get_rank(), num_processes()) - self._num_seen
-        limit = max(limit, 0)
-        self._num_seen += len(labels)
-        return logits[:limit], labels[:limit], None if weights is None else weights[:limit]
+        else:
+            limit = num_process_examples(self.num_examples, dist.get_rank(), num_processes())
+            are_counted = torch.arange(self._num_seen, self._num_seen + len(labels), device=labels.device) < limit
+            self._num_seen += len(labels)
+        return logits[are_counted], labels[are_counted], None if weights is None else weights[are_counted]
 
     def reset(self) -> None:
         """Forget all examples."""
         super().reset()
         if not self._is_in_forward:  # which resets the state for the values of a batch
             self._num_seen = 0
+            self._seen_ids.clear()
 
     def compute(self) -> Tensor | dict[str, Tensor]:
         """Return the values over all processes: of the single name, or by name."""
-        if self.num_examples is None and num_processes() > 1 and not self._is_in_forward:
-            warn_padding_counts("num_examples=, the number of examples of the data set")
+        if self.num_examples is None and not self._has_ids and num_processes() > 1 and not self._is_in_forward:
+            warn_padding_counts("num_examples=, the number of examples of the data set, or ids= in update")
         if self._checks_scores and not self._is_in_forward:
             state: Any = self
             evidence = SingleScoreEvidence()

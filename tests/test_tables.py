@@ -16,7 +16,7 @@ from rendered import assert_rendered
 
 from calibrant import Predictions, metrics
 from calibrant.io.arrays import ChunkedFile
-from calibrant.io.columns import TableOptions
+from calibrant.io.columns import TableOptions, parse_class_suffix
 from calibrant.io.reading import read_chunks
 
 N = 12
@@ -423,3 +423,18 @@ def test_unknown_reading_options_and_values_are_refused(options, code, tmp_path)
 
 def test_options_that_are_none_are_ignored():
     assert Predictions.from_table({"label": HIT, "score": C}, label=None, positive=None, na=None).of == 1
+
+
+def test_columns_without_scores_are_looked_at_once(tmp_path, monkeypatch):
+    """20,000 keys in an object took minutes: each was compared with each prefix, and with each other key."""
+    calls: list[str] = []
+
+    def parse(name, prefix):
+        calls.append(name)
+        return parse_class_suffix(name, prefix)
+
+    monkeypatch.setattr("calibrant.io.columns.parse_class_suffix", parse)
+    keys = ", ".join(f'"key{i}": {i}' for i in range(2000))
+    (tmp_path / "t.jsonl").write_text("".join(f'{{"prob": 0.{i}, "label": {i % 2}, {keys}}}\n' for i in range(1, 9)))
+    assert Predictions.load(tmp_path / "t.jsonl").labels.tolist() == [1, 0] * 4
+    assert not [name for name in calls if name.startswith("key")]

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -110,6 +111,10 @@ def _strip_percent_suffix(key: str) -> str:
     return re.sub(r"(pct|percent|percentage)$", "", key)
 
 
+_ANY_PREFIX = re.compile(  # one pass over tables of thousands of columns, instead of one for each prefix
+    "|".join(rf"\s*{re.escape(text)}" for text in chain(*CLASS_COLUMN_PREFIXES.values(), WEAK_CLASS_COLUMN_PREFIXES)),
+    re.IGNORECASE,
+)
 ROLE_COLUMN_KEYS = {role: [*map(normalize_column_name, names)] for role, names in ROLE_COLUMN_NAMES.items()}
 WEAK_ROLE_COLUMN_KEYS = {role: {*map(normalize_column_name, names)} for role, names in WEAK_ROLE_COLUMN_NAMES.items()}
 SCORE_COLUMN_KEYS = {kind: {*map(normalize_column_name, names)} for kind, names in SCORE_COLUMN_NAMES.items()}
@@ -148,9 +153,10 @@ def find_single_score_columns(column_names: Sequence[str]) -> list[ScoreColumns]
         if _strip_percent_suffix(normalize_column_name(name)) in SCORE_COLUMN_KEYS[kind]
     ]
     grouped_names = {group.columns[0] for group in groups}
+    prefixed_names = [*filter(_ANY_PREFIX.match, column_names)]
     for kind, prefixes in CLASS_COLUMN_PREFIXES.items():
         for prefix in prefixes:
-            class_by_column = _parse_suffixes([name for name in column_names if name not in grouped_names], prefix)
+            class_by_column = _parse_suffixes([name for name in prefixed_names if name not in grouped_names], prefix)
             name, class_name = next(iter(class_by_column.items()), ("", ""))
             if len(class_by_column) == 1 and class_name.lower() not in NON_CLASS_SUFFIXES:
                 # Weak: other evidence must confirm that this is a score, since many names begin with p or z
@@ -168,13 +174,14 @@ def find_class_columns(column_names: Sequence[str], labels: Iterable[str] = ()) 
     """
     known_classes = {label.lower() for label in labels}
     groups: list[ScoreColumns] = []
+    prefixed_names = [*filter(_ANY_PREFIX.match, column_names)]
     # Kind of the scores, prefix, and whether the prefix is weak: the values must confirm such scores
     rules = [(kind, prefix, False) for kind, prefixes in CLASS_COLUMN_PREFIXES.items() for prefix in prefixes]
     rules += [("probs", prefix, True) for prefix in WEAK_CLASS_COLUMN_PREFIXES]
     for kind, prefix, is_weak in rules:
         class_by_column = {
             column: name
-            for column, name in _parse_suffixes(column_names, prefix).items()
+            for column, name in _parse_suffixes(prefixed_names, prefix).items()
             if name.lower() in known_classes
             or (is_weak and parse_number(name) is not None)
             or (not is_weak and name.lower() not in NON_CLASS_SUFFIXES)

@@ -584,11 +584,25 @@ def test_soft_and_several_labels_are_matched_by_name(kind):
 
 def test_event_of_two_classes_is_the_known_positive_word():
     p = np.array([0.9, 0.8, 0.3])
-    for names, event in ((("yes", "no"), 0), (("no", "yes"), 1), (("a", "b"), 1), (("1", "0"), 0)):
+    events = {("yes", "no"): 0, ("no", "yes"): 1, ("a", "b"): 1, ("1", "0"): 0, ("Ja", "Nein"): 0, ("non", "oui"): 1}
+    for names, event in events.items():
         q = Predictions.from_probs(dict(zip(names, (p, 1 - p), strict=True)), [names[0], names[0], names[1]])
         assert q.with_default_event().of == event
         assert net_benefit(q, thresholds=[0.5]).event == decision_loss(q).event
         assert f"“{names[event]}”" in net_benefit(q).event
+
+
+@pytest.mark.parametrize("name", ["cat", "prob_cat"])
+def test_named_single_scores_are_of_the_class_of_this_name(name):
+    pandas = pytest.importorskip("pandas")
+    p, words = np.array([0.9, 0.8, 0.3]), ["cat", "cat", "dog"]
+    for scores in (pandas.Series(p, name=name), pandas.DataFrame({name: p}), polars.Series(name, p)):
+        q = Predictions.from_probs(scores, words)
+        assert (q.class_names, q.of, float(metrics.accuracy(q))) == (("dog", "cat"), 1, 1.0)
+        q = Predictions.from_binary_logits(10 * (scores - 0.5), words)
+        assert (q.class_names, q.of, float(metrics.accuracy(q))) == (("dog", "cat"), 1, 1.0)
+    no = Predictions.from_probs(pandas.Series(p, name="no"), ["no", "no", "yes"])
+    assert (no.class_names, float(metrics.accuracy(no))) == (("yes", "no"), 1.0)
 
 
 @pytest.mark.parametrize("labels", [[0, None, 1], [0.0, np.nan, 1.0], np.array([0, np.nan, 1], dtype=object)])

@@ -187,7 +187,9 @@ def positive_word(labels: Sequence[str]) -> str | None:
     return labels[positives[0]] if is_pair else None
 
 
-def binary_labels(labels: Any, names: Any, ignore_index: int | None = None) -> tuple[Any, Any]:
+def binary_labels(
+    labels: Any, names: Any, ignore_index: int | None = None, positive: str | None = None
+) -> tuple[Any, Any]:
     """Return labels of a single score as class indices if they are strings, and the class names.
 
     The index of the positive class is 1.
@@ -196,11 +198,12 @@ def binary_labels(labels: Any, names: Any, ignore_index: int | None = None) -> t
         labels: Strings or numbers; numbers are returned unchanged.
         names: Names of the negative and the positive class, or None to find them.
         ignore_index: Label to leave unchanged.
+        positive: As for `binary_names`.
     """
     if not is_text(labels):
         return labels, names
     levels = np.unique(np.asarray(labels).astype(str)).tolist()
-    class_names = to_unique_names(binary_names(levels) if names is None else names, "class_names")
+    class_names = to_unique_names(binary_names(levels, positive) if names is None else names, "class_names")
     indices, class_names, _ = to_class_indices(labels, class_names, 2, ignore_index)
     return indices, class_names
 

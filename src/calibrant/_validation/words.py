@@ -1,6 +1,6 @@
 """Words for right, wrong and unanswered, in tables and logs, and words for yes and no among class names."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from calibrant.events import BINARY_EVENTS
 
@@ -43,6 +43,12 @@ def outcome_scores(words: Iterable[object], *, are_letters: bool = False) -> Map
     if are_letters or not {"c", "i"}.isdisjoint(map(normalize_word, words)):
         scores |= _LETTERS
     return scores
+
+
+def are_yes_and_no(labels: Sequence[str]) -> bool:
+    """Return whether labels are a word for yes and a word for no, in this order and in any language."""
+    words = [normalize_word(label) for label in labels]
+    return len(words) == 2 and words[0] in YES_WORDS and words[1] in NO_WORDS
 
 
 def opposite_of_no(labels: Iterable[str]) -> str | None:

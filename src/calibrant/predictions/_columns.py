@@ -75,13 +75,26 @@ def match_targets(scores: Any, targets: Any, names: Any = None, *, argument: str
 
 def column_names(values: Any) -> tuple[str, ...] | None:
     """Return the names of two or more columns of a data frame or mapping, or None for arrays and names that count."""
-    keys = list(values) if isinstance(values, Mapping) else getattr(values, "column_names", None)
-    keys = getattr(values, "columns", None) if keys is None else keys
-    if keys is None or isinstance(keys, str) or len(keys) < 2:
+    keys = _column_keys(values)
+    if keys is None or len(keys) < 2:
         return None
     names = to_unique_names([to_text(key) for key in keys], "columns")
     counted = [tuple(f"{prefix}{i}" for i in range(len(names))) for prefix in POSITIONAL_PREFIXES]
     return None if names in counted else names
+
+
+def score_name(scores: Any) -> str | None:
+    """Return the name of single scores, as a series or a frame of one column has, without a prefix such as prob_."""
+    keys = _column_keys(scores)
+    name = getattr(scores, "name", None) if keys is None else keys[0]
+    return _without_prefix((name,), ())[0] if isinstance(name, str) and name else None
+
+
+def _column_keys(values: Any) -> Sequence[Any] | None:
+    """Return the keys of the columns of a data frame or mapping, or None for arrays and series."""
+    keys = list(values) if isinstance(values, Mapping) else getattr(values, "column_names", None)
+    keys = getattr(values, "columns", None) if keys is None else keys
+    return None if keys is None or isinstance(keys, str) or not len(keys) else keys
 
 
 def _to_array(values: Any) -> np.ndarray:

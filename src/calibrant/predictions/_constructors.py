@@ -21,7 +21,7 @@ from calibrant._validation.weights import COUNTS
 from calibrant.backend.threads import thread_limit
 from calibrant.events import BINARY_EVENTS, BINARY_KINDS, PREFERENCE, PRESENCE
 from calibrant.io.arrays import find_score_and_label_keys
-from calibrant.predictions._columns import match_columns, match_targets
+from calibrant.predictions._columns import match_columns, match_targets, score_name
 from calibrant.types import InputError
 
 Fields = dict[str, Any]
@@ -34,11 +34,12 @@ def fields_from_probs(probs: Any, labels: Any, weights: Any, *, normalize: bool 
     `probs` are (n, k, ...), or single probabilities of class 1 of two, (n,) or (n, 1, ...).
     """
     with thread_limit(num_elements(probs)):
+        positive = score_name(probs)
         probs, labels, options["class_names"], column_notes = match_columns(probs, labels, options.get("class_names"))
         p = to_tensor(probs, "probs")
         logits, notes = log_probs(p, normalize=normalize)
         if is_single(p):
-            labels, names = binary_labels(labels, options.get("class_names"), ignore_index=options.get("ignore_index"))
+            labels, names = binary_labels(labels, options.get("class_names"), options.get("ignore_index"), positive)
             if np.ndim(labels) == p.ndim > 1:  # labels (n, 1, ...), as the probabilities
                 labels = to_tensor(labels, "labels").squeeze(1)
             options = {"of": 1} | options | {"class_names": names}  # a given event takes precedence over class 1
@@ -179,7 +180,7 @@ def fields_from_binary_logits(
     """
     with thread_limit(num_elements(scores)):
         ignore_index = options.get("ignore_index")
-        labels, names = binary_labels(labels, options.pop("class_names", None), ignore_index=ignore_index)
+        labels, names = binary_labels(labels, options.pop("class_names", None), ignore_index, score_name(scores))
         s, y = to_tensor(scores, "logits"), to_tensor(labels, "labels")
         # Lists become float64 by way of numpy; they get float32, the type that torch gives to lists
         if s.dtype == torch.float64 and isinstance(scores, list):

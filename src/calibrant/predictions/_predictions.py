@@ -17,6 +17,7 @@ from calibrant._validation import resolve_event
 from calibrant._validation.arrays import num_elements
 from calibrant._validation.labels import positive_word
 from calibrant._validation.weights import COUNTS, IMPORTANCE
+from calibrant._validation.words import are_yes_and_no
 from calibrant.backend import overlap, softmax
 from calibrant.backend.bins import Events
 from calibrant.backend.softmax import ChunkVisitor, Outcomes
@@ -511,10 +512,10 @@ class Predictions:
         """Return the same samples with the event `of`.
 
         By default, that is the present event, but one class instead of "top" if there are two classes and no pairs:
-        class 0 if its name is the known positive word, as in yes and no, else class 1.
+        class 0 if its name is the known positive word, as in yes and no or ja and nein, else class 1.
         """
         names = self.class_names
-        positive = 0 if names and positive_word(names) == names[0] else 1
+        positive = 0 if names and (positive_word(names) == names[0] or are_yes_and_no(names)) else 1
         return self.with_event(default_selector(self.of, self.k, names, positive=positive) if of is None else of)
 
     def reorder_classes(self, names: Sequence[str] | None) -> "Predictions":

@@ -148,3 +148,66 @@ def test_means_and_deviations_are_tested_unpaired(tmp_path):
     assert (row["test"], row["difference"]) == ("unpaired", "+3.00")
     expected = ttest_ind_from_stats(0.13, 0.02, 5, 0.10, 0.01, 5).pvalue
     assert float(row["p"]) == pytest.approx(expected, rel=0.03)
+
+
+FOCAL_LOSSES, COMPARED_LOSSES = ("focal(gamma=3)", "flsd"), ("cross_entropy", "mmce", "brier")
+
+
+def signs(scale, metric, calibrator, losses=FOCAL_LOSSES, references=COMPARED_LOSSES):
+    """Return the signs of the differences of focal losses from the others, 0 if tested and not significant."""
+    rows = {
+        (row["loss"], row["reference"]): row
+        for row in table("effects.csv")
+        if (row["study"], row["metric"], row["calibrator"]) == (f"mukhoti_2020-{scale}", metric, calibrator)
+    }
+    row_signs = set()
+    for row in (rows[loss, reference] for loss in losses for reference in references):
+        is_significant = not row["p"] or float(row["p"]) < 0.05
+        row_signs.add((1 if float(row["difference"]) > 0 else -1) if is_significant else 0)
+    return row_signs
+
+
+def verdicts():
+    """Return the cells of the page's table of the four claims on focal loss, by claim and scale."""
+    lines = (RESULTS / "README.md").read_text().partition("| claim | small |")[2].splitlines()[2:6]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {
+        (int(name[0]), scale): text
+        for name, *texts in cells
+        for scale, text in zip(("small", "medium", "long"), texts, strict=True)
+    }
+
+
+def test_verdicts_on_focal_loss_follow_from_the_effects():
+    """One verdict for each claim and scale, against MMCE and the Brier score, too."""
+    before, after = "Identity", "Temperature(criterion='ece')"
+    page = verdicts()
+    assert len(page) == 12
+    assert signs("small", "ece", before, references=("cross_entropy", "mmce")) == {-1}
+    assert signs("small", "ece", before, references=("brier",)) == {1}
+    assert "**holds**" in page[1, "small"]
+    assert "**reversed** against Brier" in page[1, "small"]
+    # before scaling, only the Brier score and MMCE of the larger scales lack a test, as they have one seed
+    for scale in "medium", "long":
+        assert signs(scale, "ece", before) == {1}
+        assert page[1, scale].startswith("**reversed**")
+    assert signs("small", "ece", after, references=("cross_entropy", "mmce")) == {0}
+    assert signs("small", "ece", after, ("flsd",), ("brier",)) == {1}
+    assert signs("medium", "ece", after) == {0, -1}
+    assert signs("long", "ece", after, ("flsd",)) == {-1}
+    assert signs("long", "ece", after, ("focal(gamma=3)",)) == {1}
+    assert all(page[2, scale].startswith("**inconclusive**") for scale in ("small", "medium", "long"))
+    assert signs("small", "confident_share", after, references=("cross_entropy",)) == {0}
+    assert signs("small", "confident_share", after, references=("mmce",)) == {-1}
+    assert "**inconclusive** against cross-entropy" in page[4, "small"]
+    assert "**reversed** against MMCE" in page[4, "small"]
+    for scale in "medium", "long":
+        assert signs(scale, "confident_share", after) == {-1}
+        assert page[4, scale].startswith("**reversed**")
+    temperatures = [
+        float(row["temperature"])
+        for row in table("effects.csv")
+        if (row["metric"], row["calibrator"]) == ("ece", after) and row["loss"] in FOCAL_LOSSES
+    ]
+    assert not any(0.9 <= temperature <= 1.1 for temperature in temperatures)  # those of the paper
+    assert all(page[3, scale].startswith("**does not hold**") for scale in ("small", "medium", "long"))

@@ -20,6 +20,7 @@ from benchmarks._result_tables import ADAPTIVE, ResultTables
 from benchmarks._result_texts import FILTERS, percent_text
 from benchmarks.claims import LEVEL
 from benchmarks.small_sweeps import Sweep, new_trainings
+from calibrant.lab.study import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATE = Path(__file__).with_suffix(".md.j2")
@@ -73,10 +74,15 @@ def parameters(network: str) -> int:
     return sum(p.numel() for p in NETWORKS.method(network)(10).parameters())
 
 
+@cache
+def _planned_trainings() -> list[tuple[Sweep, list[Run]]]:
+    return list(new_trainings())
+
+
 def sweeps(results: Path) -> dict[str, list[tuple[Sweep, int]]]:
     """Return the sweeps that are finished and unfinished, each with the number of networks that it adds."""
     by_state: dict[str, list[tuple[Sweep, int]]] = {"finished": [], "unfinished": []}
-    for sweep, new_runs in new_trainings():
+    for sweep, new_runs in _planned_trainings():
         by_state["finished" if sweep.is_finished(results) else "unfinished"].append((sweep, len(new_runs)))
     return by_state
 

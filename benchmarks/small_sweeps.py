@@ -85,7 +85,7 @@ def run_sweeps(sweeps: Iterable[Sweep], data: Path | None, out: Path, results: P
     with contextlib.chdir(out):  # studies in one folder `runs` share finished runs
         for sweep in sweeps:
             result = studies.run(sweep.study, scale=sweep.scale, data=data, command=sweep.command)
-            if result.failed or result.folder is None:
+            if result.failed:
                 continue
             (results / sweep.name).mkdir(parents=True, exist_ok=True)
             for name in COPIED:

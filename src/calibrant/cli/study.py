@@ -35,7 +35,9 @@ OUT_OPTION = Option(None, "--out", metavar="FOLDER", help="Folder of runs and th
 MIRROR_OPTION = Option(
     None, metavar="URL", help="URL (s3://, gs://, file://, ...) for sharing finished runs. Default: none."
 )
-SCALE_OPTION = Option(None, metavar="NAME", help="Scale of the study file, such as small. Default: the whole study.")
+SCALE_OPTION = Option(
+    None, metavar="NAME", help="Scale of the study file, such as small, or gpu. Default: the whole study."
+)
 PRECISION_OPTION = Option(
     None, metavar="NAME", help="Precision of the training, such as bf16-mixed. Default: that of the study."
 )

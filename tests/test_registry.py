@@ -21,6 +21,24 @@ def test_resolve_binds_hyperparameters():
     assert fitted.certificate.criterion == "ece"
 
 
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        (LOSSES.method("focal").with_settings(gamma=np.float32(3)), "focal(gamma=3)"),
+        (METRICS.method("ece").with_settings(bins=np.int64(10)), "ece(bins=10)"),
+        (CALIBRATORS.method("Temperature").with_settings(grid=np.array([1, 2])), "Temperature(grid=(1, 2))"),
+    ],
+)
+def test_numbers_and_arrays_of_numpy_are_settings(method, text):
+    assert method == method.registry.method(text)
+
+
+def test_a_refused_array_is_shown_on_one_line():
+    with refused("setting_range") as caught:
+        METRICS.method("ece").with_settings(bins=torch.zeros(9, 3))
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["focal", "focal()", " focal ( gamma = 3 )", "focal(gamma=3.0)"])
 def test_equal_methods_have_equal_text(text):
     assert LOSSES.canonical(text) == LOSSES.canonical("focal(gamma=3)")

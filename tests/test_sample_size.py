@@ -193,7 +193,7 @@ def test_seed_reproduces_and_changes_the_simulation():
 def test_smaller_effects_and_clusters_need_more_examples():
     sizes = [sample_size(accuracy=0.8, detect=x, **FAST).n for x in (0.2, 0.1, 0.05)]
     assert sizes == sorted(sizes)
-    clustered = sample_size(accuracy=0.8, detect=0.2, cluster_size=4, icc=0.3, draws=100)
+    clustered = sample_size(accuracy=0.8, detect=0.2, cluster_size=4.0, icc=0.3, draws=100)
     assert clustered.unit == "cluster"
     assert clustered.examples == 4 * clustered.n > sizes[0]
 
@@ -256,6 +256,8 @@ ONE_CLUSTER = Predictions(P.logits, P.labels, clusters=[0] * 100)
         ("confidence", (), {"confidence": "high", "detect": 0.1}),
         ("confidence", (), {"confidence": "beta(0, 1)", "detect": 0.1}),
         ("cluster_size", (), {"accuracy": 0.9, "detect": 0.1, "cluster_size": 0, "icc": 0.1}),
+        ("cluster_size", (), {"accuracy": 0.9, "detect": 0.1, "cluster_size": 2.5, "icc": 0.1}),
+        ("cluster_size", (), {"accuracy": 0.9, "detect": 0.1, "cluster_size": math.inf, "icc": 0.1}),
         ("no_icc", (), {"accuracy": 0.9, "detect": 0.1, "cluster_size": 5}),
         ("no_clusters", (), {"accuracy": 0.9, "detect": 0.1, "icc": 0.1}),
         ("icc_range", (), {"accuracy": 0.9, "detect": 0.1, "cluster_size": 5, "icc": 0.95}),

@@ -15,13 +15,13 @@ ENDINGS = ("", " is high", " is low", " log p", " -log(1 - p)", " is 0", " is mi
 EXTREME_PROBABILITY = 0.01  # signals on the scale of probabilities are clipped to [0.01, 0.99]
 
 
-def variables(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> dict[str, Array]:
-    """Return the regression columns (n) by coefficient name: intercept, functions of signals, products, groups.
+def variables(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> list[tuple[str, Array]]:
+    """Return the coefficient names and regression columns (n): intercept, functions of signals, products, groups.
 
     Signals (n) are NaN where missing. Functions of a missing value are 0, and an indicator marks it.
     """
     n = len(next(iter(signals.values())))
-    columns, scores = {"intercept": np.ones(n)}, {}  # scores: normal score of each signal
+    columns, scores = [("intercept", np.ones(n))], {}  # scores: normal score of each signal
     for i, name in enumerate(fitted["signals"]):
         x, is_missing = signals[name], np.isnan(signals[name])
         if fitted["scale"] == "probability":
@@ -32,12 +32,12 @@ def variables(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> dict
             scores[name] = np.where(is_missing, 0.0, r)
             high, low = (np.maximum(sign * r - HINGE, 0.0) for sign in (1, -1))
             shapes = {name: r, f"{name} is high": high, f"{name} is low": low}
-        columns |= {key: np.where(is_missing, 0.0, shape) for key, shape in shapes.items()}
-        columns |= {f"{name} is 0": 1.0 * (x == 0), f"{name} is missing": 1.0 * is_missing}
+        columns += [(key, np.where(is_missing, 0.0, shape)) for key, shape in shapes.items()]
+        columns += [(f"{name} is 0", 1.0 * (x == 0)), (f"{name} is missing", 1.0 * is_missing)]
     for i, first in enumerate(scores):  # products of signals, on the scale of ranks only
-        columns |= {f"{first} x {second}": scores[first] * scores[second] for second in list(scores)[i + 1 :]}
+        columns += [(f"{first} x {second}", scores[first] * scores[second]) for second in list(scores)[i + 1 :]]
     group_of_row = np.array([None] * n if groups is None else match_groups(groups, fitted["groups"]), dtype=object)
-    return columns | {f"group {name}": 1.0 * (group_of_row == name) for name in fitted["groups"]}
+    return columns + [(f"group {name}", 1.0 * (group_of_row == name)) for name in fitted["groups"]]
 
 
 def check_signals(signals: Mapping[str, Any], groups: Any, fitted: Fitted) -> dict[str, Array]:
@@ -74,6 +74,6 @@ def probability(signals: Mapping[str, Array], groups: Any, fitted: Fitted) -> Ar
 
     The mean of the sigmoid of a normal logit is nearly sigmoid(mean / sqrt(1 + pi variance / 8)).
     """
-    x = np.stack(list(variables(signals, groups, fitted).values()), 1)  # (n, d)
+    x = np.stack([column for _, column in variables(signals, groups, fitted)], 1)  # (n, d)
     logit, variance = x @ fitted["coefficients"], ((x @ fitted["covariance"]) * x).sum(1)
     return np.exp(-np.logaddexp(0.0, -logit / np.sqrt(1 + np.pi / 8 * variance)))

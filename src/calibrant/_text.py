@@ -97,12 +97,12 @@ def isolate_right_to_left(text: str) -> str:
 
 
 def shorten_repr(value: object, limit: int = 80) -> str:
-    """Return a `repr` of at most `limit` characters, cut in the middle.
+    """Return a `repr` on one line, of at most `limit` characters, cut in the middle.
 
     >>> shorten_repr("focal"), len(shorten_repr("x" * 5000))
     ("'focal'", 80)
     """
-    return cut_middle(repr(value), limit)
+    return cut_middle(re.sub(r"\n\s*", " ", repr(value)), limit)  # arrays have several lines
 
 
 def shorten_list(names: Sequence[str], limit: int = 8) -> str:

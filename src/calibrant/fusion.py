@@ -211,8 +211,8 @@ class Fusion:
             seed: Seed of the folds.
 
         Raises:
-            InputError: If lengths differ, answers are not 0 or 1, the prior is of another type, or signals on the scale
-                of probabilities leave [0, 1].
+            InputError: If lengths differ, answers are not 0 or 1, the prior is of another type, signals on the scale of
+                probabilities leave [0, 1], or a signal has the name of a coefficient, such as "intercept".
         """
         check_level(level)
         if not isinstance(prior, FusionPrior | None):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -289,10 +289,18 @@ class Fusion:
         """Return the names of the coefficients (d), and the matrix of the regression (n d) for signals and groups (n).
 
         Raises:
-            InputError: If signals on the scale of probabilities leave [0, 1].
+            InputError: If signals on the scale of probabilities leave [0, 1], or their names are those of coefficients.
         """
         parts = _fusion_map.variables(_to_arrays(columns, self.scale), groups, self.learned)
-        return tuple(parts), torch.from_numpy(np.stack(list(parts.values()), 1))
+        names, arrays = zip(*parts, strict=True)
+        # Names that start with "group " are those of groups, also in a prior
+        if ambiguous := [x for x in names if names.count(x) > 1 or (x in self.signals and x.startswith("group "))]:
+            raise InputError(
+                f"Expected signals without the names of other coefficients, got {ambiguous[0]!r}. Try another name for "
+                "the signal.",
+                code="signal_name",
+            )
+        return names, torch.from_numpy(np.stack(arrays, 1))
 
     @property
     def learned(self) -> dict[str, Any]:

@@ -218,10 +218,7 @@ def _flatten_classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, to
             f"{tuple(logits.shape)} and {tuple(labels.shape)} of {labels.dtype}.{hint}",
             code="shape",
         )
-    if logits.shape[1] == 1:
-        raise InputError(
-            f"Expected at least 2 classes, got logits {tuple(logits.shape)}. Try binary=True.", code="one_class"
-        )
+    _refuse_one_class(logits)
     flat_labels = _flatten_positions(labels) if are_soft else labels.flatten()
     return _flatten_positions(logits), flat_labels, shape
 
@@ -377,7 +374,13 @@ def _check_output(logits: Any, binary: bool) -> None:
             "per event.",
             code="shape",
         )
-    if not binary and logits.shape[1] == 1:
+    if not binary:
+        _refuse_one_class(logits)
+
+
+def _refuse_one_class(logits: Tensor) -> None:
+    """Raise `InputError` for logits (n, 1, ...) of classes."""
+    if logits.shape[1] == 1:
         raise InputError(
             f"Expected at least 2 classes, got logits {tuple(logits.shape)}. Try binary=True.", code="one_class"
         )

@@ -1,10 +1,13 @@
 """Following the advice of refused arrays, calibrators and metrics works."""
 
+import traceback
+
 import numpy as np
 import polars as pl
 import pytest
 import torch
 from advised import Case, follow
+from refusals import refused
 
 from calibrant import Predictions, assess, calibrators, losses, measure, metrics, nn, subgroups
 from calibrant.assessment import summarize
@@ -113,6 +116,30 @@ CASES = [
         ),
     ),
     Case(
+        "single_logit",
+        lambda: Predictions(PROBS[:, 1], LABELS % 2),
+        lambda t: [
+            t.evaluate("Predictions.from_probs", Predictions=Predictions)(PROBS[:, 1], LABELS % 2),
+            t.evaluate("Predictions.from_binary_logits", Predictions=Predictions)(PROBS[:, 1], LABELS % 2, logits=True),
+        ],
+    ),
+    Case(
+        "one_class",
+        lambda: Predictions(SCORES[:, None], LABELS % 2),
+        lambda t: t.evaluate("Predictions.from_binary_logits", Predictions=Predictions)(SCORES[:, None], LABELS % 2),
+    ),
+    *(
+        Case(
+            code, lambda labels=labels: Predictions(LOGITS, labels), lambda t: Predictions(LOGITS[1:], list(LABELS[1:]))
+        )
+        for code, labels in (("missing", [None, *LABELS[1:]]), ("label_fractions", [np.nan, *LABELS[1:]]))
+    ),
+    Case(
+        "not_numbers",
+        lambda: Predictions(LOGITS.astype(str).astype(object), LABELS),
+        lambda t: Predictions(LOGITS.astype(str).astype(object).astype(float), LABELS),
+    ),
+    Case(
         "ambiguous_positive",
         lambda: Predictions.from_probs(PROBS[:, 1], np.array(["x", "y"])[LABELS % 2]),
         lambda t: Predictions.from_probs(
@@ -209,12 +236,14 @@ CASES = [
         lambda t: t.evaluate("of_group", of_group=calibrators.GroupCalibrated.fit(GROUPED).of_group)(TENSOR),
     ),
     Case(
-        "num_classes", lambda: fit("PriorShift", unlabeled=TENSOR[:, :2]), lambda t: fit("PriorShift", unlabeled=TENSOR)
+        "num_classes",
+        lambda: fit("PriorShift", unlabeled=LOGITS[:, :2]),
+        lambda t: fit("PriorShift", unlabeled=LOGITS, calibrator="Identity"),
     ),
     Case(
         "conflicting_settings",
         lambda: fit("PriorShift", unlabeled=TENSOR, prior="uniform"),
-        lambda t: fit("PriorShift", prior="uniform"),
+        lambda t: fit("PriorShift", prior="uniform", calibrator="Identity"),
     ),
     Case("prior", lambda: fit("PriorShift", prior=[1, 2]), lambda t: fit("PriorShift", prior=t.evaluate("'uniform'"))),
     Case(
@@ -274,6 +303,17 @@ CASES = [
         lambda t: t.evaluate("AdaFocal()", AdaFocal=losses.AdaFocal),
     ),
 ]
+
+
+def test_area_under_the_roc_curve_is_found_by_its_usual_name():
+    with pytest.raises(AttributeError) as caught:
+        metrics.auc  # noqa: B018
+    (line,) = traceback.format_exception_only(caught.value)
+    name = line.split("did you mean ")[1].strip("?'\n")
+    assert getattr(metrics, name)(BINARY) == metrics.auroc(BINARY)
+    with refused("unknown_method") as refusal:
+        measure(BINARY, metrics=["auc"])
+    assert measure(BINARY, metrics=[str(refusal.value).split("did you mean ")[1].strip("?'")])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)

@@ -1,13 +1,11 @@
 """Following the advice of refused tables and logs works."""
 
-import json
-
 import numpy as np
 import polars as pl
 import pytest
 from advised import Case, follow, refused_command, succeed
 
-from calibrant import EvaluationLog, Predictions
+from calibrant import Predictions
 
 RNG = np.random.default_rng(0)
 N = 120
@@ -54,6 +52,7 @@ CASES = [
         lambda t: read({"label": np.array(["cat", "dog", "owl"])[Y3], **NAMED}),
     ),
     case("labels_from", {"label": Y3, **ROWS}, lambda t: read({"label": Y3, **ROWS}), labels_from=1),
+    case("labels_from", {"label": Y3 + 1, **{f"prob_c{j}": PROBS[:, i] for i, j in enumerate((1, 2, 5))}}),
     case("positive_class", {"label": Y + 1, "score": SCORE}),
     case(
         "ambiguous_positive",
@@ -121,6 +120,14 @@ CASES = [
         lambda t: read(
             {"label": np.where(RNG.random(N) < 0.05, 1, 0), "probability": TOP_CONFIDENCE}, probs="probability"
         ),
+    ),
+    case(
+        "ambiguous_reading",
+        {"label": WORDS[:6], "predicted": WORDS[:6], "score": np.where(WORDS[:6] == "benign", 0.6, 0.4)},
+        lambda t: [
+            read({"label": WORDS[:6], "predicted": WORDS[:6], "score": 6 * [0.6]}, **options)
+            for options in ({"confidence": "score"}, t.keywords() | {"confidence": None, "positive": "malignant"})
+        ],
     ),
     case(
         "predicted_labels",
@@ -256,49 +263,3 @@ def test_options_of_commands_in_advice_work(tmp_path):
     measured("positive_class", {"label": WORDS, "prob_malignant": SCORE}, "--positive", "benign", replaced=True)
     measured("weights_sum", {"label": Y3, **ROWS, "weight": 2 + SCORE})
     measured("probability_range", {"label": Y, "p": 4 * SCORE - 2}, "--probs", "p", replaced=True)
-
-
-def test_advice_on_logs_works(tmp_path):
-    def lines(*records):
-        return write(tmp_path / "log.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-
-    def logged(code, records, change=None, **options):
-        follow(
-            Case(
-                code,
-                lambda: EvaluationLog.read(lines(*records), **options).predictions,
-                change or (lambda t: EvaluationLog.read(lines(*records), **options | t.keywords()).predictions),
-            )
-        )
-
-    logged(
-        "no_score",
-        [{"id": i, "confidence": 0.5, "zap": i % 2} for i in range(4)],
-        lambda t: EvaluationLog.read(tmp_path / "log.jsonl", score="zap"),
-    )
-    logged("percent", [{"id": i, "confidence": 5 * i, "correct": 1} for i in range(4)])
-    logged(
-        "unreadable",
-        [{"id": 1, "confidence": 0.5, "correct": 1}, 3],
-        lambda t: EvaluationLog.read(lines({"id": 1, "confidence": 0.5, "correct": 1})),
-    )
-    logged(
-        "no_confidence",
-        [{"id": i, "sureness": 0.5, "correct": 1} for i in range(4)],
-        lambda t: EvaluationLog.read(tmp_path / "log.jsonl", confidence="sureness"),
-    )
-    (tmp_path / "empty").mkdir()
-    follow(
-        Case(
-            "no_log",
-            lambda: EvaluationLog.read(tmp_path / "empty"),
-            lambda t: EvaluationLog.read(lines({"id": 1, "confidence": 0.5, "correct": 1})),
-        )
-    )
-    follow(
-        Case(
-            "repeated_log",
-            lambda: EvaluationLog.read([tmp_path / "log.jsonl"] * 2),
-            lambda t: EvaluationLog.read([tmp_path / "log.jsonl"]),
-        )
-    )

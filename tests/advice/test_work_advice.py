@@ -1,8 +1,10 @@
 """Following the advice of refused plans, gates, watches, exports and losses works."""
 
 import inspect
+import re
 from unittest.mock import Mock
 
+import advised
 import numpy as np
 import polars as pl
 import pytest
@@ -18,6 +20,8 @@ from calibrant.fusion import Fusion, FusionPrior
 from calibrant.integrations import sklearn
 from calibrant.lab.data import Split, Splits
 from calibrant.language_models import confidence_reward
+from calibrant.metrics import Summary
+from calibrant.nn import CalibratedNetwork
 from calibrant.tokens import fit_token_temperature, measure_tokens
 
 RNG = np.random.default_rng(0)
@@ -26,6 +30,7 @@ LOGITS = RNG.normal(size=(400, 3)) + 2 * np.eye(3)[LABELS]
 P = Predictions(LOGITS, LABELS)
 OTHER_MODEL = Predictions(LOGITS / 2, LABELS)
 SOFT = Predictions.from_soft_labels(LOGITS, np.full((400, 3), 1 / 3))
+SMALL_SOFT = SOFT[:90]
 IDS = np.arange(400)
 WAITING = Watch().add(P[:25], ids=IDS[:25], labeled=[False] * 25)
 TEMPERATURE = calibrators.fit("Temperature", P)
@@ -69,9 +74,15 @@ class Dictionary(torch.nn.Module):
 
 BATCHES = [(torch.tensor(LOGITS[:20]), torch.tensor(LABELS[:20]))]
 ONE_LOGIT = [(torch.tensor(LOGITS[:20, :1]), torch.tensor(LABELS[:20] % 2))]
+SEVERAL = [(torch.tensor(LOGITS[:20]), torch.tensor(np.eye(3)[LABELS[:20]]))]
+UNLABELED = [(torch.tensor(LOGITS[:20]), torch.tensor([255, *LABELS[1:20]]))]
+COUNTED = Predictions(LOGITS, LABELS, 1 + IDS % 2)
+IMPORTANT = Predictions(LOGITS, LABELS, 1 + IDS % 2 / 2)
 BETA = {"detect": 0.1}
 EXAMPLES = [(torch.zeros(2), 1), (torch.ones(2), 0)]
 TOKENS = [(torch.tensor(LOGITS[None, :20]), torch.tensor(LABELS[None, :20]))]
+INFINITE = torch.where(torch.arange(20)[:, None] < 3, torch.nan, TOKENS[0][0])
+IGNORED = torch.where(torch.arange(20) < 4, -100, TOKENS[0][1])
 
 CASES = [
     plan("num_goals", accuracy=0.9),
@@ -120,6 +131,7 @@ CASES = [
         {"accuracy": 0.9, "difference": 0.2, "metric": "accuracy"},
         lambda t: {"accuracy": 0.9, "difference": 0.02},
     ),
+    Case("level_range", lambda: check(P, "nll < 1", level=2), lambda t: check(P, "nll < 1", level=float(t[:-1]))),
     gate("requirement_limit", "ece < a lot"),
     gate("requirement_direction", "ece > 0.9"),
     gate("requirement_direction", "accuracy < 0.9"),
@@ -131,7 +143,11 @@ CASES = [
         lambda: check(P, "nll < old", old=OTHER_MODEL, ids=IDS % 7, old_ids=IDS),
         lambda t: check(P, "nll < old", old=OTHER_MODEL, ids=IDS, old_ids=IDS),
     ),
-    Case("shift", lambda: drift(SOFT, SOFT, shift="label"), lambda t: drift(SOFT, SOFT, **t.keywords())),
+    Case(
+        "shift",
+        lambda: drift(SMALL_SOFT, SMALL_SOFT, shift="label"),
+        lambda t: drift(SMALL_SOFT, SMALL_SOFT, **t.keywords()),
+    ),
     Case("missing_id", lambda: Watch().add(P, labeled=IDS > 3), lambda t: Watch().add(P, labeled=IDS > 3, ids=IDS)),
     Case(
         "label_changed",
@@ -194,6 +210,26 @@ CASES = [
         "one_class",
         lambda: collect(torch.nn.Identity(), ONE_LOGIT),
         lambda t: collect(torch.nn.Identity(), ONE_LOGIT, **t.keywords()),
+    ),
+    Case(
+        "one_hot_labels",
+        lambda: collect(torch.nn.Identity(), SEVERAL, names=["a", "b", "c"]),
+        lambda t: collect(torch.nn.Identity(), SEVERAL, names=["a", "b", "c"], **t.keywords()).require_groups(),
+    ),
+    Case(
+        "label_range",
+        lambda: collect(torch.nn.Identity(), UNLABELED),
+        lambda t: collect(torch.nn.Identity(), UNLABELED, **t.keywords()),
+    ),
+    Case(
+        "one_class",
+        lambda: CalibratedNetwork(torch.nn.Identity(), TEMPERATURE)(torch.zeros(4, 1)),
+        lambda t: CalibratedNetwork(torch.nn.Identity(), calibrators.Identity(), **t.keywords())(torch.zeros(4, 1)),
+    ),
+    Case(
+        "partly_missing",
+        lambda: Summary.empty().add(COUNTED).add(IMPORTANT),
+        lambda t: Summary.empty().add(Predictions(LOGITS, LABELS, COUNTED.weights, **t.keywords())).add(IMPORTANT),
     ),
     Case(
         "batch",
@@ -262,11 +298,26 @@ CASES = [
     ),
     Case("no_rows", lambda: fit_token_temperature(lambda: []), lambda t: fit_token_temperature(lambda: TOKENS)),
     Case(
+        "not_finite",
+        lambda: fit_token_temperature(lambda: [(INFINITE, TOKENS[0][1])]),
+        lambda t: fit_token_temperature(lambda: [(INFINITE, IGNORED)], ignore_index=-100),
+    ),
+    Case(
         "no_counts",
         lambda: measure_tokens(TOKENS, by="frequency"),
         lambda t: measure_tokens(TOKENS, by="frequency", counts=torch.tensor([9.0, 5, 1])),
     ),
 ]
+
+
+def test_advice_of_notes_works():
+    events = P.with_event(1)
+    one_sided, constant = map(advised.advice_of, check(events, "signed_gap < 0.9").notes)
+    result = check(events, [one_sided.rstrip("."), *re.findall('"(.*?)"', constant)[:2]])
+    assert not result.passing_constants
+    assert not result.notes
+    assert "larger risk" in advised.advice_of(str(decisions.certify_threshold(P, risk=0.02)))
+    assert decisions.certify_threshold(P, risk=0.5).is_certified
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
@@ -328,3 +379,10 @@ def test_options_of_commands_in_advice_work(tmp_path):
     calibrators.save(TEMPERATURE, tmp_path / "t.safetensors")
     advice = refused_command("no_output", "apply", "t.safetensors", "new.csv", folder=tmp_path)
     succeed("apply", "t.safetensors", "new.csv", *advice.options(), folder=tmp_path)
+    p = P.logits.softmax(1)[:, 1].numpy()
+    night = pl.DataFrame({"id": IDS, "prob_0": 1 - p, "label": LABELS == 1})
+    night.drop("label").write_csv(tmp_path / "night.csv")
+    refused_command("positive_class", "watch", "n.watch", "night.csv", folder=tmp_path)
+    for columns in night, night.drop("label").with_columns(prob_1=p).drop("prob_0"):
+        columns.write_csv(tmp_path / "night.csv")
+        succeed("watch", f"{len(columns.columns)}.watch", "night.csv", folder=tmp_path, codes=(0, 1, 3))

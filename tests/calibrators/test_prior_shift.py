@@ -35,6 +35,14 @@ def test_prior_follows_bayes_rule():
     assert torch.equal(PriorShift.fit(p, prior=(2.0, 2.0, 2.0)).shift, PriorShift.fit(p).shift)
 
 
+def test_arrays_of_numpy_are_taken_as_tensors_and_tuples_are():
+    p, new = drawn(100, SHARES, 0), drawn(100, [0.1, 0.2, 0.7], 1)
+    pairs = ("unlabeled", new.logits.numpy(), new.logits), ("prior", SHARES, tuple(SHARES.tolist()))
+    for name, *values in pairs:
+        shifts = [PriorShift.fit(p, calibrator="Identity", **{name: value}).shift for value in values]
+        assert torch.equal(*shifts)
+
+
 def test_shares_are_estimated_without_labels():
     p, new = drawn(3000, SHARES, 0), drawn(4000, [0.1, 0.2, 0.7], 1)
     shifted = PriorShift.fit(p, calibrator="Temperature", unlabeled=new.logits)

@@ -124,6 +124,21 @@ def test_the_loss_is_advanced_by_the_evaluation_of_the_epoch(tmp_path):
     assert logged["eval_refinement_nll"] == pytest.approx(float(metrics.refinement_nll(val)), rel=1e-3)
 
 
+@pytest.mark.parametrize("tokens", [False, True])
+def test_metrics_of_batches_are_those_of_all_examples(tokens, tmp_path):
+    states = []
+    for is_batched in False, True:
+        calibration = CalibrationTrainerCallback("AdaFocal(bins=5)")
+        run = trainer(calibration, tmp_path, 1, tokens=tokens, batch_eval_metrics=is_batched)
+        run.train()
+        values = {name: value for name, value in run.evaluate().items() if name[5:] in ("accuracy", "nll", "ece")}
+        states.append((values, calibration.criterion.loss.gamma))
+    (whole_values, whole_gamma), (batched_values, batched_gamma) = states
+    assert len(batched_values) == 3
+    assert batched_values == pytest.approx(whole_values, rel=1e-6)
+    torch.testing.assert_close(batched_gamma, whole_gamma)
+
+
 def test_token_labels_ignore_padding(tmp_path):
     calibration = CalibrationTrainerCallback("focal(gamma=2)")
     run = trainer(calibration, tmp_path, 2, tokens=True)

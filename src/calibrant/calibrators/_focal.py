@@ -144,11 +144,6 @@ def _search_line(p: Predictions, criterion: str, gammas: Sequence[float], ts: Se
 def _resolve_grid(grid: str | tuple[Sequence[float], Sequence[float]]) -> tuple[list[float], list[float]]:
     """Return the gammas and temperatures of a grid, which is given by name or as lists."""
     if isinstance(grid, str):
-        if grid not in FOCAL_GRIDS:
-            raise InputError(
-                f"Expected one of the grids {', '.join(FOCAL_GRIDS)}, got {grid!r}. Try (gammas, temperatures).",
-                code="unknown_grid",
-            )
         return FOCAL_GRIDS[grid]
     gammas, ts = ([float(x) for x in values] for values in grid)
     if not gammas or not ts or min(gammas) <= -1 or max(gammas) > 1000 or min(ts) <= 0:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,7 +50,7 @@ class PriorShift:
         *,
         calibrator: CalibratorText = "Auto",
         prior: Literal["uniform"] | tuple[float, ...] | None = None,
-        unlabeled: str | Path | Tensor | Predictions | None = None,
+        unlabeled: str | Path | Tensor | np.ndarray | Predictions | None = None,
     ) -> "PriorShift":
         """Fit a calibrator and correct it for other class shares.
 
@@ -100,7 +101,7 @@ def _normalize_prior(prior: Literal["uniform"] | tuple[float, ...], k: int) -> T
     return shares / shares.sum()
 
 
-def _load_examples(examples: str | Path | Tensor | Predictions, p: Predictions) -> Predictions:
+def _load_examples(examples: str | Path | Tensor | np.ndarray | Predictions, p: Predictions) -> Predictions:
     """Return unlabeled examples as predictions with the classes of p. Their labels mean nothing."""
     if isinstance(examples, str | Path):
         examples, _ = load_unlabeled(examples)  # whether the file has labels plays no part

@@ -141,11 +141,6 @@ class Temperature:
 def temperature_grid(grid: str | Sequence[float]) -> list[float]:
     """Return the temperatures of a grid, given as numbers or by a name of `TEMPERATURE_GRIDS`."""
     if isinstance(grid, str):
-        if grid not in TEMPERATURE_GRIDS:
-            names = ", ".join(TEMPERATURE_GRIDS)
-            raise InputError(
-                f"Expected one of the grids {names}, got {grid!r}. Try a list of temperatures.", code="unknown_grid"
-            )
         return TEMPERATURE_GRIDS[grid].tolist()
     if not grid or min(grid) <= 0:
         raise InputError(

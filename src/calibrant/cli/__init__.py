@@ -53,8 +53,8 @@ def main() -> None:
     except SystemExit as error:
         if error.code == 130:  # the status that typer exits with after Ctrl-C
             is_training = sys.argv[1:3] == ["study", "run"] or sys.argv[1:2] == ["demo"]
-            remedy = " Finished runs are kept; start again to continue." if is_training else " Nothing was written."
-            print(f"calibrant: stopped.{remedy}", file=sys.stderr)
+            remedy = "Finished runs are kept; start again to continue." if is_training else "No file is half written."
+            print(f"calibrant: stopped. {remedy}", file=sys.stderr)
         raise
 
 

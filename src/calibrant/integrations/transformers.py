@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,12 +11,12 @@ from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerContro
 
 from calibrant import losses
 from calibrant._validation.arrays import to_tensor
+from calibrant.collecting import join_predictions, predictions_of_batches
 from calibrant.integrations._common import (
     DEFAULT_METRICS,
     advance,
     evaluate_metrics,
     named_metrics,
-    predictions_from_scores,
 )
 from calibrant.nn import Criterion, linear_loss
 from calibrant.predictions import Predictions
@@ -74,10 +75,11 @@ class CalibrationTrainerCallback(TrainerCallback):
         self.criterion = Criterion(
             loss, reduction="sum", weight=weight, binary=binary, alpha=alpha, ignore_index=ignore_index
         )
-        self.logits = logits
+        self.make_predictions = partial(predictions_of_batches, binary=binary, logits=logits, ignore_index=ignore_index)
         self.shift_labels = shift_labels
         self.metrics = named_metrics(metrics)
         self._val: Predictions | None = None
+        self._batches: list[tuple[Tensor, Tensor]] = []  # of the evaluation, logits and labels
         self._awaits_evaluation = False  # for the evaluation at the end of an epoch
 
     def compute_loss(
@@ -112,22 +114,23 @@ class CalibrationTrainerCallback(TrainerCallback):
             )
         return labels != self.criterion.ignore_index
 
-    def compute_metrics(self, evaluation: EvalPrediction) -> dict[str, float]:
-        """Return the metrics by name, and keep the predictions for the loss. Metrics of NaN logits are NaN."""
+    def compute_metrics(self, evaluation: EvalPrediction, compute_result: bool = True) -> dict[str, float]:
+        """Return the metrics by name, and keep the predictions for the loss. Metrics of NaN logits are NaN.
+
+        With `batch_eval_metrics=True`, the Trainer calls this for every batch, and with `compute_result` for the last.
+        """
         outputs, labels = evaluation.predictions, evaluation.label_ids
         logits, labels = self._align(
             to_tensor(outputs[0] if isinstance(outputs, tuple) else outputs, "logits"), to_tensor(labels, "labels")
         )
+        self._batches.append((logits.cpu(), labels.cpu()))
+        if not compute_result:
+            return {}
+        batches, self._batches = self._batches, []
         values, self._val = evaluate_metrics(
             self.metrics,
-            lambda: predictions_from_scores(
-                logits,
-                labels,
-                binary=self.criterion.binary,
-                logits=self.logits,
-                ignore_index=self.criterion.ignore_index,
-            ),
-            [logits],
+            lambda: join_predictions(self.make_predictions(batches)),
+            [logits for logits, _ in batches],
         )
         return values
 
@@ -164,7 +167,7 @@ class CalibrationTrainerCallback(TrainerCallback):
         Raises:
             InputError: If the loss needs validation predictions, and the Trainer never evaluates.
         """
-        self._val, self._awaits_evaluation = None, False
+        self._val, self._awaits_evaluation, self._batches = None, False, []
         if args.eval_strategy == "no" and losses.needs_validation(self.criterion.loss):
             raise InputError(
                 "Expected evaluations for a loss that learns from them, got eval_strategy='no'. Try "

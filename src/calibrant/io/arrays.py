@@ -107,6 +107,8 @@ def _parse_npy_name(path: Path) -> tuple[str, Path]:
 def read_safetensors(path: Path) -> Arrays:
     """Read the tensors of a .safetensors file, and the names in its metadata."""
     tensors, metadata = read_tensors(path)
+    if metadata.get("format") == "calibrant.calibrator":
+        raise InputError("Expected predictions, got a calibrator. Try calibrators.load, or apply.", code="calibrator")
     return select_arrays(tensors | _metadata_lists(metadata))
 
 

@@ -313,8 +313,8 @@ def format_delimited(frame: Any, dialect: Dialect) -> str:
     for name, kind in frame.schema.items():
         if kind.is_nested() or kind in (polars.Binary, polars.Object):
             raise InputError(
-                f"Expected numbers or texts in column {shorten_repr(name)}, got lists. Try another format, such as "
-                "Parquet or JSON lines.",
+                f"Expected numbers or texts in column {shorten_repr(name)}, got {kind}. Try another format, such as "
+                "Parquet.",
                 code="nested",
             )
     header = dialect.separator.join(_quote_column_name(escape_formula(name)) for name in frame.columns)

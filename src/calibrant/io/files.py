@@ -264,6 +264,11 @@ def null_nonfinite(value: Any) -> Any:
     return [null_nonfinite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def is_exception(error: BaseException) -> bool:
+    """Whether this is an exception of a library, also polars' PanicException, but not such as KeyboardInterrupt."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
 def check_suffix(path: Path, suffixes: Collection[str]) -> None:
     """Raise `InputError`, which suggests the first suffix, unless a file name ends in one of the suffixes."""
     if path.suffix not in suffixes:

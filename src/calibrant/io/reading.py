@@ -18,7 +18,7 @@ from calibrant.io.arrays import Arrays, ChunkedFile
 from calibrant.io.cells import replace_missing_words
 from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.delimited import Dialect
-from calibrant.io.files import atomic_write, check_file, list_table_files
+from calibrant.io.files import atomic_write, check_file, is_exception, list_table_files
 from calibrant.io.formats import BY_SUFFIX, CHUNKED_SUFFIXES, format_of, format_suffix, get_writer
 from calibrant.io.frames import apply_options, check_weights, frame_to_arrays
 from calibrant.io.logs import is_log, read_arrays
@@ -105,7 +105,9 @@ def _open_draft(path: str | Path) -> Generator[tuple[Path, Callable[..., None]],
             yield draft, writer
     except (InputError, OSError):
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not is_exception(error):
+            raise
         raise InputError(
             f"Cannot write {path} ({describe_error(error)}). Try another format.", code="not_writable"
         ) from None

@@ -115,6 +115,7 @@ def ambiguous_score_error(name: str, reason: str) -> InputError:
     """Return the error for a number that may be a confidence or the probability of one class."""
     return InputError(
         f"Expected either the confidence of the predicted class or the probability of one class in {name!r}, but "
-        f"{reason}. Try confidence={name!r} or probs={name!r} (--confidence {name} or --probs {name}).",
+        f"{reason}. Try confidence={name!r} (--confidence {name}), or probs={name!r} with positive= for the class "
+        f"(--probs {name} --positive CLASS).",
         code="ambiguous_reading",
     )

@@ -27,7 +27,7 @@ from calibrant.io.delimited import (
 )
 from calibrant.io.encoding import read_decompressed, to_utf8, write_compressed
 from calibrant.io.expansion import check_archive
-from calibrant.io.files import list_table_files
+from calibrant.io.files import is_exception, list_table_files
 from calibrant.io.foreign import check_depth_of_lines, parse_json_lines
 from calibrant.io.formats import BY_SUFFIX, format_suffix
 from calibrant.types import InputError, prefix_errors
@@ -91,8 +91,7 @@ def call_reader(path: Path, reader: Callable[[], Any], source: str | Path | None
         except InputError:
             raise
         except BaseException as error:
-            # Polars raises PanicException, which is no Exception; others of that kind, such as KeyboardInterrupt, pass
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            if not is_exception(error):
                 raise
             kind = f"{format_suffix(path)} file".strip() if path.is_file() else "table"
             raise InputError(
@@ -357,7 +356,8 @@ def _write_cell(sheet: Any, i: int, j: int, value: Any, formats: Mapping[type, A
         return
     if isinstance(value, list | dict | bytes):
         raise InputError(
-            "Expected numbers or texts in a sheet, got lists. Try another format, such as Parquet.", code="nested"
+            f"Expected numbers or texts in a sheet, got {type(value).__name__}. Try another format, such as Parquet.",
+            code="nested",
         )
     is_exact_number = isinstance(value, float) or (isinstance(value, int) and abs(value) <= MAX_EXACT_INTEGER)
     if isinstance(value, bool):

@@ -39,7 +39,7 @@ def register_loss(loss: L) -> L:
                     check_settings(loss, plain_settings)
             else:
                 # an unknown setting: the error says where it belongs
-                check_settings(loss, settings, parameter_hints=LOSSES.parameter_hints)
+                check_settings(loss, settings, parameter_hints=LOSSES.hints)
         return loss(logits, labels, **settings)
 
     return LOSSES.register(checked_loss)  # pyright: ignore[reportReturnType]

@@ -64,8 +64,12 @@ __all__ += _smooth.__all__
 
 def __getattr__(name: str) -> Metric[...]:
     """Return a metric that is declared above this package, such as `refinement_nll`, which fits a calibrator."""
-    from calibrant.registry import METRICS
+    from calibrant.registry import METRICS, suggest
 
-    if not name.startswith("_") and isinstance(registered := METRICS.get(name), Metric):
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if isinstance(registered := METRICS.get(name), Metric):
         return registered
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # With obj=None, Python adds no suggestion of its own, which would be 'aurc' for 'auc'
+    message = f"module {__name__!r} has no attribute {name!r}: {suggest(name, METRICS)}"
+    raise AttributeError(message, name=name, obj=None)

@@ -170,7 +170,8 @@ def _assumed_clusters(data: PlanningData) -> Clusters | None:
     if data.cluster_size is None:
         return None
     sizes = np.atleast_1d(np.asarray(data.cluster_size))
-    if sizes.dtype.kind not in "iu" or sizes.ndim != 1 or not len(sizes) or int(sizes.min()) < 1:
+    is_whole = sizes.dtype.kind in "iuf" and all(float(size).is_integer() for size in sizes.flat)  # as 5.0 is
+    if not is_whole or sizes.ndim != 1 or not len(sizes) or int(sizes.min()) < 1:
         raise InputError(
             f"Expected sizes of clusters from 1 on, got {data.cluster_size!r}. Try 5.", code="cluster_size"
         )
@@ -178,7 +179,7 @@ def _assumed_clusters(data: PlanningData) -> Clusters | None:
         raise InputError(
             "Expected the correlation within clusters beside their size, got none. Try icc=0.1.", code="no_icc"
         )
-    return Clusters(sizes, data.icc)
+    return Clusters(sizes.astype(np.int64), data.icc)
 
 
 def difference_problem(

@@ -49,7 +49,7 @@ class Registry(Mapping[str, Callable[..., Any]]):
         *,
         extra_modules: tuple[str, ...] = (),
         class_handling: Literal["made", "fitted", "kept"] = "kept",
-        parameter_hints: Mapping[str, str] | None = None,
+        hints: Mapping[str, str] | None = None,
     ) -> None:
         """Create a registry.
 
@@ -59,12 +59,12 @@ class Registry(Mapping[str, Callable[..., Any]]):
             extra_modules: Further such modules.
             class_handling: What a registered class stands for: "made", an instance with the hyperparameters; "fitted",
                 its `fit`; "kept", the class.
-            parameter_hints: Where to find parameters that users of other libraries expect.
+            hints: Where to find methods and parameters that belong elsewhere, by name.
         """
         self.kind = kind
         self.home_module, self.extra_modules = home_module, extra_modules
         self.class_handling = class_handling
-        self.parameter_hints = parameter_hints or {}
+        self.hints = hints or {}
         self._methods: dict[str, Callable[..., Any]] = {}
         self._code_versions: dict[str, str] = {}
         self._loaded_entry_points: set[str] = set()
@@ -180,8 +180,8 @@ class Registry(Mapping[str, Callable[..., Any]]):
         name, settings = parse_call(text)
         target = self.get(name)
         if target is None:
-            message = f"Unknown name {shorten_repr(name)} among {self.kind}: {suggest(name, self)}"
-            raise InputError(message, code="unknown_method")
+            hint = self.hints.get(name) or suggest(name, self)
+            raise InputError(f"Unknown name {shorten_repr(name)} among {self.kind}: {hint}", code="unknown_method")
         return Method(self, name, target, settings)
 
     def resolve(self, text: str) -> Callable[..., Any]:
@@ -227,7 +227,7 @@ class Method:
         self.registry, self.name, self.target = registry, name, target
         is_fitted = registry.class_handling == "fitted"
         self.function: Callable[..., Any] = getattr(target, "fit", target) if is_fitted else target
-        self.settings = check_settings(self.function, settings, name, registry.parameter_hints)
+        self.settings = check_settings(self.function, settings, name, registry.hints)
 
     @property
     def text(self) -> str:
@@ -379,7 +379,7 @@ LOSSES = Registry(
     "losses",
     "calibrant.losses",
     class_handling="made",
-    parameter_hints={
+    hints={
         "alpha": "nn.Criterion({name!r}, binary=True, alpha=0.25) to weight the events of single logits, "
         "nn.Criterion({name!r}, weight=...) to weight classes, or class_balanced(gamma=2) to weight them by count",
         "weight": "nn.Criterion({name!r}, weight=torch.tensor([...])), or class_balanced, which counts",
@@ -390,7 +390,14 @@ LOSSES = Registry(
     },
 )
 METRICS = Registry("metrics", "calibrant.metrics", extra_modules=("calibrant.selection",))
-CALIBRATORS = Registry("calibrators", "calibrant.calibrators", class_handling="fitted")
+CALIBRATORS = Registry(
+    "calibrators",
+    "calibrant.calibrators",
+    class_handling="fitted",
+    hints={
+        "MultiCalibrated": "it is fitted to features. Try subgroups.MultiCalibrated.fit(predictions, features).",
+    },
+)
 DATA_SETS = Registry("data", "calibrant.lab.data")
 NETWORKS = Registry("networks", "calibrant.lab.networks")
 CORRUPTIONS = Registry("corruptions", "calibrant.lab.data.corruptions")

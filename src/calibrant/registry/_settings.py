@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from difflib import get_close_matches
 from typing import Any, Literal
 
+import numpy as np
+
 from calibrant._text import shorten_repr
 from calibrant.types import InputError, MethodName, Range
 
@@ -79,8 +81,11 @@ def nested_names(value: Any, hint: Any) -> Iterator[tuple[str, str]]:
 def convert(value: Any, hint: Any, default: Any) -> Any:
     """Return a hyperparameter with integers as floats where its annotation or default has floats.
 
-    A list becomes a tuple where the default is a tuple. Thus equal settings have equal texts, such as for 3 and 3.0.
+    Numbers and arrays of numpy become those of Python, unless the annotation has arrays, and a list becomes a tuple
+    where the default is a tuple. Thus equal settings have equal texts, such as for 3 and 3.0.
     """
+    if isinstance(value, np.generic | np.ndarray) and np.ndarray not in typing.get_args(hint):
+        value = value.tolist()
     return _ints_to_floats(_match_default_type(default, value), hint)
 
 
@@ -123,7 +128,7 @@ def describe_mismatch(value: Any, hint: Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         ranges = [extra for extra in arguments[1:] if isinstance(extra, Range)]
-        if value == math.inf and any(limits.le == math.inf for limits in ranges):
+        if isinstance(value, float) and value == math.inf and any(limits.le == math.inf for limits in ranges):
             return ""  # here, because `float` alone, checked next, refuses infinity
         expected = describe_mismatch(value, arguments[0])
         if not expected and isinstance(value, int | float) and any(value not in limits for limits in ranges):

@@ -330,8 +330,8 @@ def _check_included(sources: tuple[str, ...], folder: Path) -> None:
             path_or_package, included_name = folder / source, str((folder / source).resolve())
         if included_name not in registry.INCLUDED_SOURCES:  # packages, and absolute paths of files
             raise InputError(
-                f"The study's methods are in {source}, which has to run as a program. Allow it with "
-                f'with_=["{path_or_package}"] in Python, or on the command line with --with {path_or_package}',
+                f"Expected leave to run {source}, which has the study's methods. Try "
+                f'with_=["{path_or_package}"], or --with {path_or_package} on the command line.',
                 code="code_not_allowed",
             )
 

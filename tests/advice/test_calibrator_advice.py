@@ -1,0 +1,207 @@
+"""Following the advice of refused calibrators, exports, fusions and features works."""
+
+import itertools
+import json
+import runpy
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from advised import Case, follow
+from commands import restored_registries
+from safetensors import safe_open
+from safetensors.torch import save_file
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+
+from calibrant import Predictions, assess, calibrators, subgroups
+from calibrant.backend.digests import tensors_digest
+from calibrant.deployment import export
+from calibrant.fusion import Fusion, FusionPrior
+from calibrant.integrations import sklearn
+
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(0, 3, 120)
+LOGITS = RNG.normal(size=(120, 3)) + 2 * np.eye(3)[LABELS]
+P = Predictions(LOGITS, LABELS)
+BINARY = Predictions.from_binary_logits(LOGITS[:, 0], LABELS % 2)
+TEMPERATURE = calibrators.fit("Temperature", P)
+SIGNAL = 1 / (1 + np.exp(-LOGITS[:, 0]))
+PRIOR = FusionPrior.from_fits([Fusion.fit({"a": SIGNAL}, j == LABELS, scale="probability") for j in range(3)])
+MODEL = LogisticRegression().fit(LOGITS, LABELS > 0)
+FOREST = RandomForestClassifier(5, random_state=0).fit(LOGITS, np.c_[LABELS > 0, LABELS > 1])
+
+
+@dataclass(frozen=True)
+class Halved:
+    """Half of the logits, and something to remember."""
+
+    memory: object = ()
+
+    @classmethod
+    def fit(cls, logits, labels):
+        return cls()
+
+    def __call__(self, logits):
+        return logits / 2
+
+    @staticmethod
+    def numpy_map(z, fitted):
+        return z / 2
+
+
+@dataclass(frozen=True)
+class Halves(Halved):
+    """A second class, whose name a registry takes as another."""
+
+
+CASES = [
+    Case(
+        "grid_range",
+        lambda: calibrators.Temperature.fit(P, grid=[]),
+        lambda t: calibrators.Temperature.fit(P, grid=[float(x) for x in t.removeprefix("numbers such as").split(",")]),
+    ),
+    Case(
+        "unknown_method",
+        lambda: calibrators.fit("MultiCalibrated", P),
+        lambda t: t.evaluate("subgroups", subgroups=subgroups, predictions=BINARY, features={"a": SIGNAL}),
+    ),
+    Case(
+        "features_shape",
+        lambda: subgroups.MultiCalibrated.fit(BINARY, {"a": SIGNAL[1:]}),
+        lambda t: [subgroups.MultiCalibrated.fit(BINARY, x, folds=2) for x in ({"a": SIGNAL}, LOGITS[:, :2])],
+    ),
+    Case(
+        "name_taken",
+        lambda: calibrators.register(Halves, "Temperature"),
+        lambda t: calibrators.register(Halves, "Halves"),
+    ),
+    Case(
+        "correct_range",
+        lambda: Fusion.fit({"a": []}, []),
+        lambda t: Fusion.fit({"a": []}, [], prior=PRIOR).apply({"a": SIGNAL}),
+    ),
+    Case(
+        "signal_name",
+        lambda: Fusion.fit({"intercept": SIGNAL, "b": LOGITS[:, 1]}, LABELS > 0),
+        lambda t: Fusion.fit({"constant": SIGNAL, "b": LOGITS[:, 1]}, LABELS > 0),
+    ),
+    Case(
+        "not_a_prior",
+        lambda: Fusion.fit({"a": SIGNAL}, LABELS > 0, prior=[1, 2, 3]),
+        lambda t: Fusion.fit({"a": SIGNAL}, LABELS > 0, prior=PRIOR),
+    ),
+    Case(
+        "several_outputs",
+        lambda: sklearn.CalibratedClassifier(FrozenEstimator(FOREST), "Platt").fit(LOGITS, LABELS > 0),
+        lambda t: [
+            sklearn.CalibratedClassifier(FrozenEstimator(LogisticRegression().fit(LOGITS, y)), "Platt").fit(LOGITS, y)
+            for y in (LABELS > 0, LABELS > 1)
+        ],
+    ),
+    Case(
+        "cv_prefit",
+        lambda: sklearn.CalibratedClassifier(MODEL, "Platt", cv="prefit").fit(LOGITS, LABELS > 0),
+        lambda t: t.evaluate(
+            "CalibratedClassifier",
+            CalibratedClassifier=sklearn.CalibratedClassifier,
+            FrozenEstimator=FrozenEstimator,
+            model=MODEL,
+        ).fit(LOGITS, LABELS > 0),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
+def test_advice_works(case):
+    with restored_registries():
+        follow(case)
+
+
+@pytest.mark.parametrize("name", ["intercept", "b is high", "group size", "a x b"])
+def test_signals_with_the_name_of_a_coefficient_are_refused(name):
+    columns = dict(zip(["a", "b", name], LOGITS.T, strict=True))
+    follow(
+        Case(
+            "signal_name",
+            lambda: Fusion.fit(columns, LABELS > 0),
+            lambda t: Fusion.fit(columns | {"c": columns.pop(name)}, LABELS > 0),
+        )
+    )
+
+
+def test_advice_on_files_works(tmp_path):
+    path, named = tmp_path / "a.safetensors", {}
+    for order in ("abc", "cba"):
+        named[order] = Predictions(LOGITS, np.array(list("abc"))[LABELS], class_names=list(order))
+        calibrators.save(
+            calibrators.fit("Vector", named[order]), tmp_path / f"{order}.safetensors", fitted_on=named[order]
+        )
+    test = Predictions(RNG.normal(size=(90, 3)), np.array(list("abc"))[LABELS[:90]], class_names=list("abc"))
+    files = [str(tmp_path / f"{order}.safetensors") for order in named]
+    follow(
+        Case(
+            "class_order",
+            lambda: assess(named["abc"], test, files),
+            lambda t: [assess(named["abc"], test, [file]) for file in files],
+        )
+    )
+    with restored_registries():
+        calibrators.register(Halved)
+        follow(
+            Case(
+                "field_kind",
+                lambda: calibrators.save(Halved({1: 2}), path),
+                lambda t: calibrators.save(Halved(((1, 2),)), path),
+            )
+        )
+    calibrators.save(TEMPERATURE, path)
+    with safe_open(path, "pt") as file:
+        meta = {key: value for key, value in file.metadata().items() if key != "sha256"}
+    meta["calibrator"] = json.dumps({"class": "Temperature", "fields": {}})
+    save_file({}, path, meta | {"sha256": tensors_digest(meta, {})})
+    follow(
+        Case(
+            "field_names",
+            lambda: calibrators.load(path),
+            lambda t: (calibrators.save(TEMPERATURE, path), calibrators.load(path)),
+        )
+    )
+
+
+def test_advice_on_exports_works(tmp_path):
+    numbers = itertools.count()
+
+    def file(suffix):
+        return tmp_path / f"map{next(numbers)}{suffix}"
+
+    def exports_half():
+        path = file(".py")
+        calibrators.register(Halved)
+        export(Halved(), path)
+        np.testing.assert_array_equal(runpy.run_path(str(path))["calibrate"](LOGITS), LOGITS / 2)
+
+    spline = calibrators.fit("Spline", BINARY)
+    by_hand = calibrators.Temperature(torch.tensor(2.0))
+    for case in (
+        Case("custom_calibrator", lambda: export(Halved(), file(".py")), lambda t: exports_half()),
+        Case(
+            "not_exportable",
+            lambda: export(spline, file(".pt2")),
+            lambda t: export(spline, file(".py"), to=t.rstrip(".")),
+        ),
+        Case(
+            "no_num_classes",
+            lambda: export(by_hand, file(".pt2")),
+            lambda t: export(by_hand, file(".pt2"), **t.keywords()),
+        ),
+        Case(
+            "suffix",
+            lambda: export(by_hand, file(".java")),
+            lambda t: export(by_hand, tmp_path / t.rstrip(".")),
+        ),
+    ):
+        with restored_registries():
+            follow(case)

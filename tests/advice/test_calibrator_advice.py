@@ -16,7 +16,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
-from calibrant import Predictions, assess, calibrators, subgroups
+from calibrant import Predictions, assess, calibrators, few_labels, measure, subgroups
 from calibrant.backend.digests import tensors_digest
 from calibrant.deployment import export
 from calibrant.fusion import Fusion, FusionPrior
@@ -28,6 +28,11 @@ LOGITS = RNG.normal(size=(120, 3)) + 2 * np.eye(3)[LABELS]
 P = Predictions(LOGITS, LABELS)
 BINARY = Predictions.from_binary_logits(LOGITS[:, 0], LABELS % 2)
 TEMPERATURE = calibrators.fit("Temperature", P)
+ONE_CLASS = Predictions(LOGITS, np.zeros(120, int))
+GROUPED = calibrators.fit(
+    "GroupCalibrated(calibrator='Temperature')", Predictions(LOGITS, LABELS, groups=["a", "b"] * 60)
+)
+GAMMAS, ORDER = ([0, 1], [1, 2]), RNG.permutation(120)
 SIGNAL = 1 / (1 + np.exp(-LOGITS[:, 0]))
 PRIOR = FusionPrior.from_fits([Fusion.fit({"a": SIGNAL}, j == LABELS, scale="probability") for j in range(3)])
 MODEL = LogisticRegression().fit(LOGITS, LABELS > 0)
@@ -93,6 +98,46 @@ CASES = [
         lambda: Fusion.fit({"a": SIGNAL}, LABELS > 0, prior=[1, 2, 3]),
         lambda t: Fusion.fit({"a": SIGNAL}, LABELS > 0, prior=PRIOR),
     ),
+    Case(
+        "one_class",
+        lambda: assess(ONE_CLASS, calibrators=["Vector"], choose="Vector"),
+        lambda t: assess(ONE_CLASS, calibrators=[t.split()[2].strip(",")]),
+    ),
+    Case("no_calibrators", lambda: assess(P, calibrators=[]), lambda t: eval(t.split("`")[1], {"measure": measure})(P)),
+    Case(
+        "conflicting_settings",
+        lambda: calibrators.Matrix.fit(P, penalty=0.1, ridge=0.1),
+        lambda t: [calibrators.Matrix.fit(P, **{name: 0.1}) for name in ("penalty", "ridge")],
+    ),
+    Case(
+        "conflicting_settings",
+        lambda: calibrators.FocalTemperature.fit(P, gamma=3, grid=GAMMAS),
+        lambda t: [calibrators.FocalTemperature.fit(P, **x) for x in ({"gamma": 3}, {"grid": GAMMAS})],
+    ),
+    Case(
+        "grid_range",
+        lambda: calibrators.FocalTemperature.fit(P, grid=([], [1])),
+        lambda t: calibrators.FocalTemperature.fit(P, grid=([0], [1])),
+    ),
+    Case("different_examples", lambda: calibrators.pool(P, P[ORDER]), lambda t: calibrators.pool(P[ORDER], P[ORDER])),
+    Case(
+        "unknown_group",
+        lambda: GROUPED.of_group("c"),
+        lambda t: GROUPED.pooled(P.logits),
+    ),
+    Case(
+        "weights_refused",
+        lambda: calibrators.fit(Halved, Predictions(LOGITS, LABELS, 1 + LABELS)),
+        lambda t: calibrators.fit(Halved, P),
+    ),
+    Case(
+        "accuracy_kind",
+        lambda: few_labels.gap_interval(SIGNAL, 0.9),
+        lambda t: few_labels.gap_interval(
+            SIGNAL, getattr(few_labels, t.rstrip("."))(SIGNAL, ORDER[:50], LABELS[ORDER[:50]] > 0)
+        ),
+    ),
+    Case("map_kind", lambda: P.apply("Temperature"), lambda t: P.apply(calibrators.fit("Temperature", P))),
     Case(
         "several_outputs",
         lambda: sklearn.CalibratedClassifier(FrozenEstimator(FOREST), "Platt").fit(LOGITS, LABELS > 0),

@@ -109,8 +109,8 @@ def _find_class_column_groups(search: RoleSearch) -> list[ScoreColumns]:
         return groups
     is_confidence_inferred = "confidence" in search.roles and "confidence" not in search.explicit_roles
     confidence = search.roles["confidence"] if is_confidence_inferred else None
-    names = {*unassigned, confidence}
-    candidates: list[str] = [name for name in search.frame.columns if name in names]
+    names: set[str | None] = {*unassigned, confidence}
+    candidates = [str(name) for name in search.frame.columns if name in names]
     for extended in find_class_columns(candidates, [*labels, *NON_CLASS_SUFFIXES]):
         contained = [group for group in groups if {*group.columns} < {*extended.columns}]
         is_known = extended.columns in [group.columns for group in groups]

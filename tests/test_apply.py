@@ -1,6 +1,6 @@
 """Calibrated tables: the meaning of two columns of scores, and the columns that are written."""
 
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +109,23 @@ def test_dates_of_a_workbook_stay_dates(tmp_path):
     written = polars.read_excel(tmp_path / "out.xlsx")
     assert written["day"].cast(polars.Date).to_list() == days
     assert written["time"].cast(polars.Datetime("us")).to_list() == times
+
+
+def test_times_durations_and_codes_of_a_workbook_stay_what_they_are(tmp_path):
+    xlsxwriter = pytest.importorskip("xlsxwriter")
+    cells = {"code": "007", "time": time(3, 4, 5), "duration": timedelta(hours=30), "prob_a": 0.2, "prob_b": 0.8}
+    with xlsxwriter.Workbook(tmp_path / "in.xlsx") as book:
+        sheet = book.add_worksheet()
+        for j, (name, value) in enumerate(cells.items()):
+            sheet.write(0, j, name)
+            form = book.add_format({"num_format": {"time": "hh:mm:ss", "duration": "[h]:mm:ss"}.get(name, "")})
+            sheet.write(1, j, value, form)
+    apply_to_file(save_temperature(tmp_path), tmp_path / "in.xlsx", tmp_path / "out.xlsx")
+    before, after = (polars.read_excel(tmp_path / f"{name}.xlsx") for name in ("in", "out"))
+    assert after.select(before.columns).equals(before)
+    assert after.schema["duration"] == polars.Duration
+    apply_to_file(save_temperature(tmp_path), tmp_path / "in.xlsx", tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text().splitlines()[1].startswith("007,")
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-8-sig", "utf-16"])

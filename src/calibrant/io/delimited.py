@@ -319,6 +319,7 @@ def format_delimited(frame: Any, dialect: Dialect) -> str:
             )
     header = dialect.separator.join(_quote_column_name(escape_formula(name)) for name in frame.columns)
     write_options: dict[str, Any] = {"separator": dialect.separator, "decimal_comma": dialect.decimal_comma}
+    frame = frame.with_columns(polars.selectors.duration().dt.to_string("iso"))  # which Polars does not write
     return f"{header}\n{map_texts(frame, escape_formula).write_csv(include_header=False, **write_options)}"
 
 

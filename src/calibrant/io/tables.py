@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,13 @@ from calibrant.io.formats import BY_SUFFIX, format_suffix
 from calibrant.types import InputError, prefix_errors
 
 MAX_SHEET_ROWS, MAX_SHEET_COLUMNS, MAX_CELL_CHARACTERS = 1_048_576, 16_384, 32_767  # of Excel
-DATE_FORMATS: dict[type, str] = {date: "yyyy-mm-dd", datetime: "yyyy-mm-dd hh:mm:ss.000"}
+TIME_FORMATS: dict[type, str] = {
+    date: "yyyy-mm-dd",
+    datetime: "yyyy-mm-dd hh:mm:ss.000",
+    time: "hh:mm:ss.000",
+    timedelta: "[h]:mm:ss.000",
+}
+TIME_OF_DAY = date(1899, 12, 31)  # the date of times without one
 MAX_EXACT_INTEGER = 2**53  # cells hold float64 numbers
 
 
@@ -286,7 +292,10 @@ def read_workbook(path: Path, options: TableOptions) -> LoadedTable:
         log.setLevel(level)
     unread_sheets = ", ".join(map(repr, sheets[1:6]))
     notes = (f"Read sheet {sheets[0]!r} only, not {unread_sheets}.",) if unread_sheets else ()
-    return LoadedTable(parse_number_columns(replace_missing_words(frame, options.na))[0], notes)
+    cells = replace_missing_words(frame, options.na)
+    texts = cells.select(polars.col(polars.String))
+    codes = [column.name for column in texts if column.str.contains(r"^\s*0\d").any()]  # such as ids 001
+    return LoadedTable(cells.with_columns(parse_number_columns(cells.drop(codes))[0]), notes)
 
 
 def _read_sheet(book: Any, name: str) -> Any:
@@ -333,7 +342,7 @@ def write_workbook(frame: Any, path: Path, dialect: object = None) -> None:
     book = xlsxwriter.Workbook(path, {"constant_memory": True})  # holds one row in memory at a time
     try:
         sheet = book.add_worksheet("table", worksheet_class=_exact_worksheet_class(xlsxwriter.worksheet.Worksheet))
-        formats = {kind: book.add_format({"num_format": text}) for kind, text in DATE_FORMATS.items()}
+        formats = {kind: book.add_format({"num_format": text}) for kind, text in TIME_FORMATS.items()}
         for j, name in enumerate(frame.columns):
             _write_cell(sheet, 0, j, name, formats)
         for i, row in enumerate(frame.iter_rows(), 1):
@@ -347,11 +356,14 @@ def _write_cell(sheet: Any, i: int, j: int, value: Any, formats: Mapping[type, A
     """Write a value to row i and column j of a sheet. None leaves the cell empty.
 
     Infinite numbers, NaN and integers that float64 does not hold are written as texts, and so are times that a sheet
-    cannot hold: before 1900, of a time zone, or with parts of a millisecond.
+    cannot hold: before 1900, of a time zone, or with parts of a millisecond. Times of day and durations stay what they
+    are.
     """
     if value is None:
         return
-    if type(value) in formats and value.year >= 1900 and _is_exact_time(value):
+    if isinstance(value, datetime) and value.date() == TIME_OF_DAY:
+        value = value.timetz()
+    if type(value) in formats and _is_exact_time(value):
         sheet.write_datetime(i, j, value, formats[type(value)])
         return
     if isinstance(value, list | dict | bytes):
@@ -374,9 +386,13 @@ def _write_cell(sheet: Any, i: int, j: int, value: Any, formats: Mapping[type, A
         sheet.write_string(i, j, text)
 
 
-def _is_exact_time(value: date) -> bool:
-    """Whether a sheet holds a date, or a date and time, exactly."""
-    return not isinstance(value, datetime) or (value.tzinfo is None and value.microsecond % 1000 == 0)
+def _is_exact_time(value: Any) -> bool:
+    """Whether a sheet holds a date, a time or a duration exactly."""
+    if isinstance(value, timedelta):
+        return value >= timedelta(0) and value.microseconds % 1000 == 0
+    has_time = isinstance(value, datetime | time)
+    is_in_range = not isinstance(value, date) or value.year >= 1900
+    return is_in_range and not (has_time and (value.tzinfo is not None or value.microsecond % 1000))
 
 
 def _exact_worksheet_class(worksheet: Any) -> Any:

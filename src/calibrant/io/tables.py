@@ -361,8 +361,9 @@ def _write_cell(sheet: Any, i: int, j: int, value: Any, formats: Mapping[type, A
     """
     if value is None:
         return
-    if isinstance(value, datetime) and value.date() == TIME_OF_DAY:
-        value = value.timetz()
+    if type(value) is datetime and value.date() == TIME_OF_DAY:
+        _write_cell(sheet, i, j, value.timetz(), formats)
+        return
     if type(value) in formats and _is_exact_time(value):
         sheet.write_datetime(i, j, value, formats[type(value)])
         return

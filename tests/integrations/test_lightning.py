@@ -216,12 +216,13 @@ def test_adafocal_trains_without_validation_if_it_is_switched_off(tmp_path):
     assert torch.equal(network.criterion.loss.gamma, torch.ones(5, dtype=torch.float64))
 
 
-def test_a_batch_of_nan_does_not_end_the_training(tmp_path):
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_a_batch_of_nan_or_infinity_does_not_end_the_training(tmp_path, value):
     class Diverged(Network):
         def validation_step(self, batch, index):
             outputs = super().validation_step(batch, index)
             if index == 1 and self.current_epoch == 0:
-                outputs["logits"] = outputs["logits"] * float("nan")
+                outputs["logits"] = torch.full_like(outputs["logits"], float(value))
             return outputs
 
     values = []

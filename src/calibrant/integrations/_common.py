@@ -41,11 +41,15 @@ def evaluate_metrics(
 ) -> tuple[dict[str, float], Predictions | None]:
     """Return the value of each metric, and the predictions.
 
-    A network that has diverged must not end the program that trains it: with NaN in the logits, all values are NaN, a
-    warning says so, and there are no predictions.
+    A network that has diverged must not end the program that trains it: with NaN or infinity in the logits, all values
+    are NaN, a warning says so, and there are no predictions.
     """
-    if num_nan := sum(int(batch.isnan().any(1).sum()) for batch in logits if batch.ndim > 1):
-        warnings.warn(f"The logits of {num_nan} examples contain NaN, so calibration metrics are NaN.", stacklevel=2)
+    diverged = [(batch.isnan() | batch.isposinf()).any(1) for batch in logits if batch.ndim > 1]
+    if num_diverged := sum(int(rows.sum()) for rows in diverged):
+        warnings.warn(
+            f"The logits of {num_diverged} examples contain NaN or infinity, so calibration metrics are NaN.",
+            stacklevel=2,
+        )
         return dict.fromkeys(metrics, math.nan), None
     p = make_predictions()
     return {name: float(metric(p)) for name, metric in metrics.items()}, p

@@ -361,9 +361,8 @@ def _write_cell(sheet: Any, i: int, j: int, value: Any, formats: Mapping[type, A
     """
     if value is None:
         return
-    if type(value) is datetime and value.date() == TIME_OF_DAY:
-        _write_cell(sheet, i, j, value.timetz(), formats)
-        return
+    is_time_of_day = isinstance(value, datetime) and value.date() == TIME_OF_DAY
+    value = value.timetz() if is_time_of_day else value
     if type(value) in formats and _is_exact_time(value):
         sheet.write_datetime(i, j, value, formats[type(value)])
         return

@@ -24,6 +24,7 @@ PARTS = (
     "accuracy",
     "caution",
     "held_out",
+    "assessments",
     "coverage",
     "weights_and_extremes",
     "agreement",

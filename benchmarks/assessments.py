@@ -12,11 +12,12 @@ change of the fit to all examples.
 The cells of such a run replace those of the file, and all others stay.
 """
 
+from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
 
-from benchmarks._harness import Row, markdown, replace_rows, world_parser
+from benchmarks._harness import Row, Size, markdown, replace_rows, world_parser
 from benchmarks.held_out import WORLDS, World, expected_nll
 from calibrant import assess
 
@@ -47,6 +48,18 @@ def measure_cell(world: World, n: int, *, has_test: bool, choose: str | None, dr
     return cell | {"draws": draws} | means | {"harm_error": error}
 
 
+def cells(worlds: str = "", sizes: tuple[int, ...] = SIZES, draws: int = 60) -> Iterator[Row]:
+    """Measure every cell of the named worlds, the smallest first."""
+    named = [world for world in WORLDS if worlds in world.name]
+    for n, world, has_test, choose in product(sizes, named, (False, True), (None, REQUESTED)):
+        yield measure_cell(world, n, has_test=has_test, choose=choose, draws=draws)
+
+
+def run(size: Size) -> Iterator[Row]:
+    """Measure every cell: in a draw each of one world if tiny, in 60 if full."""
+    yield from cells("2 classes", (100,), 2) if size.name == "tiny" else cells(draws=60 if size.full else 10)
+
+
 def page(rows: list[Row]) -> str:
     """Return a table with a row per cell."""
     head = ["world", "n", "test rows", "requested", "draws", "harm, nats", *map(_words, SHARES)]
@@ -71,12 +84,7 @@ def _words(name: str) -> str:
 def main() -> None:
     """Measure the chosen cells, print them, and replace them in the file."""
     options = world_parser(__doc__, SIZES).parse_args()
-    worlds = [world for world in WORLDS if options.worlds in world.name]
-    cells = product(map(int, options.sizes.split(",")), worlds, (False, True), (None, REQUESTED))
-    rows = (
-        measure_cell(world, n, has_test=has_test, choose=choose, draws=options.draws)
-        for n, world, has_test, choose in cells
-    )
+    rows = cells(options.worlds, tuple(map(int, options.sizes.split(","))), options.draws)
     replace_rows(rows, ("world", "n", "test_rows", "requested"), options.out)
 
 

@@ -35,14 +35,18 @@ PARTS = (
 )
 
 
-def environment() -> list[harness.Row]:
-    """Return the versions of packages and the machine."""
+def machine() -> str:
+    """Return the processor, its cores and the memory."""
     cpu_info = Path("/proc/cpuinfo")
     lines = cpu_info.read_text().splitlines() if cpu_info.is_file() else []
     model = [line.split(":")[1].strip() for line in lines if "model name" in line]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{model[0] if model else platform.processor()}, {os.cpu_count()} cores, {memory:.0f} GiB"
+
+
+def environment() -> list[harness.Row]:
+    """Return the versions of packages and the number of threads."""
     facts = {
-        "machine": f"{model[0] if model else platform.processor()}, {os.cpu_count()} cores, {memory:.0f} GiB",
         "threads": str(torch.get_num_threads()),
         "python": platform.python_version(),
         **{name: version(name) for name in ("calibrant", "torch", "numpy", "scipy")},
@@ -52,11 +56,10 @@ def environment() -> list[harness.Row]:
 
 
 def measured_versions(path: Path) -> dict[str, str]:
-    """Return the version of Calibrant that each part was last measured with, from the table of the environment."""
+    """Return the version of Calibrant and the machine of each part's last run, from the table of the environment."""
     rows = harness.read(path) if path.is_file() else []
     by_name = {row["name"]: str(row["value"]) for row in rows}
-    measured = [part for part in PARTS if path.with_name(f"{part}.csv").is_file()]
-    return {part: by_name.get(f"calibrant, {part}", by_name.get("calibrant", "")) for part in measured}
+    return {part: by_name[name] for part in PARTS if (name := f"calibrant, {part}") in by_name}
 
 
 def page(out: Path, size: str) -> str:
@@ -105,8 +108,8 @@ def main() -> None:
         finally:
             harness.write(rows, path)  # keep the rows of an interrupted run
         print(f"{name}: {len(rows)} rows in {time.monotonic() - began:.0f} s", flush=True)
-        versions[name] = version("calibrant")
-        parts = [{"name": f"calibrant, {part}", "value": text} for part, text in versions.items() if text]
+        versions[name] = f"{version('calibrant')} on {machine()}"
+        parts = [{"name": f"calibrant, {part}", "value": text} for part, text in versions.items()]
         harness.write([*environment(), *parts], environment_path)
     (options.out / "benchmarks.md").write_text(page(options.out, options.size))
     print(options.out / "benchmarks.md")

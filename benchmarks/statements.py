@@ -135,7 +135,7 @@ def peers() -> str:
 @statement
 def packages() -> str:
     """Say how many packages the benchmarks compare with, and how many of them have calibrators."""
-    not_compared = {"machine", "threads", "python", "calibrant", "torch", "numpy", "scipy"}
+    not_compared = {"threads", "python", "calibrant", "torch", "numpy", "scipy"}
     names = {row["name"].partition(",")[0] for row in read_rows("benchmarks/environment.csv")}
     compared = names - not_compared
     with_calibrators = re.findall(r"of (\w+) other", peers())[0]

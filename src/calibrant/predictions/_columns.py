@@ -90,11 +90,11 @@ def score_name(scores: Any) -> str | None:
     return _without_prefix((name,), ())[0] if isinstance(name, str) and name else None
 
 
-def _column_keys(values: Any) -> Sequence[Any] | None:
+def _column_keys(values: Any) -> list[Any] | None:
     """Return the keys of the columns of a data frame or mapping, or None for arrays and series."""
     keys = list(values) if isinstance(values, Mapping) else getattr(values, "column_names", None)
     keys = getattr(values, "columns", None) if keys is None else keys
-    return None if keys is None or isinstance(keys, str) or not len(keys) else keys
+    return None if keys is None or isinstance(keys, str) or not len(keys) else list(keys)
 
 
 def _to_array(values: Any) -> np.ndarray:

@@ -158,8 +158,8 @@ def test_commands_show_and_measure_stored_runs(tiny, tmp_path):
     again = calibrant("measure", "-c", "Identity", "-m", "mce")
     assert again.returncode == 0, again.stderr
     assert "mce (%)" in again.stdout
-    frame = polars.read_csv(tmp_path / "out" / "rows.csv")
+    frame = polars.read_csv(tmp_path / "out" / "measured" / "rows.csv")
     assert frame["metric"].unique().to_list() == ["mce"]
     assert len(frame) == 4
-    assert "| mce (%) | Identity |" in (tmp_path / "out" / "tables.md").read_text()
+    assert "| mce (%) | Identity |" in (tmp_path / "out" / "measured" / "tables.md").read_text()
     assert "'resnet20'" in calibrant("run", "--only", "resnet20").stderr

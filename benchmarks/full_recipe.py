@@ -25,7 +25,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainedEpochs:
     """What a call has trained."""
 
     run: Run
@@ -54,7 +54,9 @@ class Progress:
         return "\n".join([*lines, "finished"] if self.is_finished else lines)
 
 
-def train_for(run: Run, store: Store, data: DatasetCache, seconds: float, clock: Clock = time.monotonic) -> Progress:
+def train_for(
+    run: Run, store: Store, data: DatasetCache, seconds: float, clock: Clock = time.monotonic
+) -> TrainedEpochs:
     """Train a run from its checkpoint until the next epoch would exceed the seconds, or the run ends.
 
     Raises:
@@ -79,7 +81,7 @@ def train_for(run: Run, store: Store, data: DatasetCache, seconds: float, clock:
                 epoch_seconds, last_time = now - last_time, now
                 if epoch < run.recipe.epochs and spent + epoch_seconds > seconds:
                     break
-    return Progress(run, epoch or run.recipe.epochs, num_epochs, spent, cpu_spent, is_finished)
+    return TrainedEpochs(run, epoch or run.recipe.epochs, num_epochs, spent, cpu_spent, is_finished)
 
 
 def first_missing_run(study: Study, conditions: Sequence[str], store: Store, data: DatasetCache) -> tuple[Run, Store]:

@@ -58,6 +58,16 @@ def replan(code, options, change, *predictions):
     return Case(code, lambda: sample_size(*predictions, **options), lambda t: is_planned(**change(t)))
 
 
+def collection(code, batches, network=None, **options):
+    """Return a collection that is refused, and follow the arguments of the advice."""
+    network = network or torch.nn.Identity()
+    return Case(
+        code,
+        lambda: collect(network, batches, **options),
+        lambda t: collect(network, batches, **options | t.keywords()),
+    )
+
+
 def gate(code, requirement):
     """Return a requirement that is refused, and check the one that the advice gives."""
     return Case(code, lambda: check(P, requirement), lambda t: check(P, t.evaluate("'")))
@@ -201,26 +211,14 @@ CASES = [
             counted("logit_adjusted", counts=t.evaluate("torch.bincount", torch=torch, labels=torch.tensor(LABELS))),
         ],
     ),
-    Case(
-        "no_logits",
-        lambda: collect(Dictionary(), BATCHES),
-        lambda t: collect(Dictionary(), BATCHES, **t.keywords()),
-    ),
-    Case(
-        "one_class",
-        lambda: collect(torch.nn.Identity(), ONE_LOGIT),
-        lambda t: collect(torch.nn.Identity(), ONE_LOGIT, **t.keywords()),
-    ),
+    collection("no_logits", BATCHES, Dictionary()),
+    collection("one_class", ONE_LOGIT),
     Case(
         "one_hot_labels",
         lambda: collect(torch.nn.Identity(), SEVERAL, names=["a", "b", "c"]),
         lambda t: collect(torch.nn.Identity(), SEVERAL, names=["a", "b", "c"], **t.keywords()).require_groups(),
     ),
-    Case(
-        "label_range",
-        lambda: collect(torch.nn.Identity(), UNLABELED),
-        lambda t: collect(torch.nn.Identity(), UNLABELED, **t.keywords()),
-    ),
+    collection("label_range", UNLABELED),
     Case(
         "one_class",
         lambda: CalibratedNetwork(torch.nn.Identity(), TEMPERATURE)(torch.zeros(4, 1)),
@@ -241,11 +239,7 @@ CASES = [
         lambda: collect(torch.nn.Identity(), iter([])),
         lambda t: collect(torch.nn.Identity(), iter(BATCHES)),
     ),
-    Case(
-        "logits",
-        lambda: collect(torch.nn.Identity(), ONE_LOGIT, logits=True),
-        lambda t: collect(torch.nn.Identity(), ONE_LOGIT, logits=True, **t.keywords()),
-    ),
+    collection("logits", ONE_LOGIT, logits=True),
     Case(
         "signal_range",
         lambda: Fusion.fit({"a": 4 * LOGITS[:, 0]}, LABELS > 0, scale="probability"),

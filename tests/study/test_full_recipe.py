@@ -72,7 +72,7 @@ def test_at_least_one_epoch_is_trained_and_no_time_is_wasted(path, tmp_path, mon
 def test_texts_have_the_minutes_of_an_epoch_and_of_the_whole_run(path):
     run = next(iter(Study.load(path).runs()))
     run = Run(run.dataset, run.network, run.loss, run.seed, replace(run.recipe, epochs=300, milestones=()))
-    lines = str(full_recipe.Progress(run, 30, 10, 600.0, 1200.0, is_finished=False)).splitlines()
+    lines = str(full_recipe.TrainedEpochs(run, 30, 10, 600.0, 1200.0, is_finished=False)).splitlines()
     assert "epoch 30 of 300" in lines[2]
     assert lines[3].startswith("1.00 minutes per epoch, 2.00 ")
     assert "5.0 hours" in lines[4]

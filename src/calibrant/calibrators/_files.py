@@ -23,11 +23,12 @@ from calibrant.calibrators._compose import fitting_digests, is_custom_calibrator
 from calibrant.io.arrays import read_tensors
 from calibrant.io.files import apply_umask
 from calibrant.io.foreign import parse_json
+from calibrant.io.formats import CALIBRATOR_FORMAT
 from calibrant.predictions import Predictions
 from calibrant.registry import CALIBRATORS
 from calibrant.types import Calibrator, InputError, prefix_errors
 
-FORMAT, VERSION = "calibrant.calibrator", 5
+VERSION = 5
 METADATA_KEYS = {"format", "version", "calibrant", "fitted_on", "calibrator"}
 KEY_VERSIONS = {"rows": 3, "class_names": 4}  # version of the format that added each key
 MALFORMED = "Expected a calibrator, got a malformed description. Try saving it again."
@@ -73,7 +74,7 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
         rows = Sketch.from_hashes(fitted_on.row_hashes).thin_to_size(MAX_ROW_HASHES).text
         class_names = json.dumps(fitted_on.class_names) if fitted_on.class_names else ""
     meta = {
-        "format": FORMAT,
+        "format": CALIBRATOR_FORMAT,
         "version": str(VERSION),
         "calibrant": sys.modules["calibrant"].__version__,
         "fitted_on": " ".join(sorted(digests)),
@@ -297,7 +298,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     with prefix_errors(f"{path}"):
         tensors, meta = read_tensors(path)
     version = meta.get("version", "")
-    if meta.get("format") != FORMAT or not (version.isascii() and version.isdigit() and len(version) < 10):
+    if meta.get("format") != CALIBRATOR_FORMAT or not (version.isascii() and version.isdigit() and len(version) < 10):
         raise InputError(
             f"Expected a calibrator's file, got another safetensors file, {path}. Try a file of calibrators.save.",
             code="not_a_calibrator",

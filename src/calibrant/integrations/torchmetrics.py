@@ -72,7 +72,7 @@ class CalibrationMetric(Metric):
         self.of: EventSelector = (1 if binary else "top") if of is None else of
         self._checks_scores, self._is_in_forward = binary and not (probs or logits), False
         self.num_examples, self._num_seen = num_examples, 0
-        self._seen_ids, self._has_ids = set[Any](), False
+        self._seen_ids = set[Any]()
         empty = Summary.empty(bins=bins, of=self.of)
         for name in self.names:
             empty[name]  # refuses an unknown metric, or one that needs every prediction, before the first epoch
@@ -132,7 +132,6 @@ class CalibrationMetric(Metric):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the examples of a batch that are not copies, by id or by position in the data of this process."""
         if ids is not None:
-            self._has_ids = True
             are_counted = have_new_ids(ids, len(labels), self._seen_ids).to(labels.device)
         elif self.num_examples is None or num_processes() == 1:
             return logits, labels, weights
@@ -151,7 +150,7 @@ class CalibrationMetric(Metric):
 
     def compute(self) -> Tensor | dict[str, Tensor]:
         """Return the values over all processes: of the single name, or by name."""
-        if self.num_examples is None and not self._has_ids and num_processes() > 1 and not self._is_in_forward:
+        if self.num_examples is None and not self._seen_ids and num_processes() > 1 and not self._is_in_forward:
             warn_padding_counts("num_examples=, the number of examples of the data set, or ids= in update")
         if self._checks_scores and not self._is_in_forward:
             state: Any = self

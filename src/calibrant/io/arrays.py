@@ -19,6 +19,7 @@ from calibrant._text import shorten_list, shorten_repr, to_one_line
 from calibrant._validation.arrays import to_tensor
 from calibrant.io.expansion import check_archive, check_expansion, check_pickle
 from calibrant.io.foreign import parse_json
+from calibrant.io.formats import CALIBRATOR_FORMAT
 from calibrant.types import InputError, prefix_errors
 
 SCORE_KEYS = ("logits", "probs", "confidence")
@@ -107,7 +108,7 @@ def _parse_npy_name(path: Path) -> tuple[str, Path]:
 def read_safetensors(path: Path) -> Arrays:
     """Read the tensors of a .safetensors file, and the names in its metadata."""
     tensors, metadata = read_tensors(path)
-    if metadata.get("format") == "calibrant.calibrator":
+    if metadata.get("format") == CALIBRATOR_FORMAT:
         raise InputError("Expected predictions, got a calibrator. Try calibrators.load, or apply.", code="calibrator")
     return select_arrays(tensors | _metadata_lists(metadata))
 

@@ -132,6 +132,7 @@ TABLE_SUFFIXES = tuple(suffix for suffix, file_format in BY_SUFFIX.items() if fi
 CHUNKED_SUFFIXES = tuple(suffix for suffix, file_format in BY_SUFFIX.items() if file_format.chunk_opener)
 WRITABLE_SUFFIXES = tuple(suffix for suffix, file_format in BY_SUFFIX.items() if file_format.writer)
 CALIBRATOR_SUFFIX = ".safetensors"
+CALIBRATOR_FORMAT = "calibrant.calibrator"  # in the metadata of such a file
 CONTRACT_SUFFIX = ".contract"
 
 

@@ -123,7 +123,7 @@ lock-check: .venv-lock/done
 
 sbom: .venv-lock/done
 	mkdir -p out
-	sed "s/^dynamic = .*/version = $$(sed -n 's/__version__ = //p' src/calibrant/_version.py)/" pyproject.toml > out/pyproject.toml
+	sed "s/^dynamic = .*/version = $$(sed -n 's/__version__ = //p' src/calibrant/_core/version.py)/" pyproject.toml > out/pyproject.toml
 	(grep ^torch== constraints.txt; cat requirements.lock) | .venv-lock/bin/cyclonedx-py requirements \
 	  --pyproject out/pyproject.toml --mc-type library --output-reproducible --output-file out/calibrant.cdx.json -
 	rm out/pyproject.toml

@@ -24,7 +24,7 @@ from benchmarks._result_texts import (
     table_text,
 )
 from benchmarks.claims import LEVEL
-from calibrant._grouping import group_pairs
+from calibrant._core.grouping import group_pairs
 
 OWN_TEMPERATURE = {  # temperature scaling of each study, as its paper does it
     "mukhoti_2020": "Temperature(criterion='ece')",

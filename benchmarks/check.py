@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch starts its threads
 import torch
 
 from benchmarks.limits import PARTS, line
-from calibrant.backend import dispatch
+from calibrant._core.kernels import dispatch
 
 RATIOS = Path(__file__).with_name("ratios.json")
 LOSS = 4 / 3

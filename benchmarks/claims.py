@@ -21,7 +21,7 @@ import polars as pl
 from scipy.stats import t as student
 
 from benchmarks._harness import write_table
-from calibrant._grouping import group_pairs
+from calibrant._core.grouping import group_pairs
 from calibrant.lab.study import Study
 from calibrant.lab.study.significance import holm
 from calibrant.lab.study.tables import main_calibration_error

@@ -23,7 +23,7 @@ from scipy.special import ndtr, ndtri, stdtrit
 from benchmarks._draws import draw_confidences
 from benchmarks._harness import Row, Size, markdown
 from calibrant import Predictions, metrics
-from calibrant.backend.bins import ClusterSums, Events, Moments, equal_width_index
+from calibrant._core.kernels.bins import ClusterSums, Events, Moments, equal_width_index
 from calibrant.metrics import _scores
 from calibrant.metrics._intervals import (
     SHARE,

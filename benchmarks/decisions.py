@@ -17,7 +17,7 @@ from scipy.special import bdtr, expit, logit
 
 from benchmarks._harness import markdown
 from calibrant import Predictions
-from calibrant.backend.bins import allow_rounding
+from calibrant._core.kernels.bins import allow_rounding
 from calibrant.decisions import Sets, certify_threshold, decision_loss
 from calibrant.decisions._thresholds import GRID
 

@@ -23,8 +23,8 @@ import torch
 from benchmarks._harness import markdown
 from benchmarks._problems import MIN_PROBABILITY, SHARED
 from calibrant import Predictions
-from calibrant.few_labels import accuracy_interval, rows_to_label
-from calibrant.fusion import Fusion, FusionPrior
+from calibrant.planning.few_labels import accuracy_interval, rows_to_label
+from calibrant.language_models.fusion import Fusion, FusionPrior
 from calibrant.registry import CALIBRATORS
 
 FAMILIES = {  # by the beginning of the model's name

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks._harness import rows_by_size, table_parser, write_table
 from calibrant import Predictions, calibrators, metrics
-from calibrant.backend.sorting import TIE_TOLERANCE
+from calibrant._core.kernels.sorting import TIE_TOLERANCE
 
 SIZES = 30, 100, 1000, 5000
 EVENTS = "binary", "rare", "top of 4"

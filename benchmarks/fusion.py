@@ -17,7 +17,7 @@ import polars
 from benchmarks._harness import markdown
 from benchmarks.few_labels import read_answers
 from calibrant import metrics
-from calibrant.fusion import Fusion, FusionPrior
+from calibrant.language_models.fusion import Fusion, FusionPrior
 
 SIGNALS = "verbal", "perplexity", "linguistic", "tokens"
 NUM_LABELS, POOLED_ROWS, MIN_ANSWERS = 500, 3_000, 4_000

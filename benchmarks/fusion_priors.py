@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks._harness import table_parser, write_table
-from calibrant.fusion import Fusion, FusionPrior
+from calibrant.language_models.fusion import Fusion, FusionPrior
 
 SIZES = 10, 30, 100
 TEST_ANSWERS = 2000

@@ -21,7 +21,7 @@ from scipy.special import ndtri
 from benchmarks._draws import draw_clusters, draw_confidences, draw_labels
 from benchmarks._harness import rows_by_size, table_parser, write_table
 from calibrant import Predictions, metrics
-from calibrant.backend.bins import Events
+from calibrant._core.kernels.bins import Events
 
 SIZES = 20, 100
 CONFIDENCES = 0.6, 0.9, 0.95, 0.99, "mixed", "rounded"

@@ -20,7 +20,7 @@ from scipy.special import expit, logit, ndtri
 from benchmarks._draws import draw_clusters
 from benchmarks._harness import write_table
 from calibrant import metrics
-from calibrant.backend.bins import Events
+from calibrant._core.kernels.bins import Events
 from calibrant.planning._populations import to_events
 
 Map = Callable[[np.ndarray], np.ndarray]

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks._harness import markdown
 from calibrant import Predictions, metrics
-from calibrant.subgroups import MultiCalibrated
+from calibrant.calibrators.subgroups import MultiCalibrated
 
 SIZES, EFFECTS, POPULATION = (500, 2000, 8000), (0.0, 0.5, 1.0, 2.0), 50_000
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from calibrant.backend import softmax
+from calibrant._core.kernels import softmax
 
 
 def report_passes(monkeypatch: pytest.MonkeyPatch, report: Callable[[int], object]) -> None:

@@ -17,7 +17,7 @@ from calibrant.assessment import DEFAULT_CALIBRATORS
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
 from calibrant.assessment._mistakes import describe_mistakes, most_confident_errors
 from calibrant.assessment._serialize import serialize_fitted
-from calibrant.events import describe_event
+from calibrant.predictions.events import describe_event
 
 FAST = ("Identity", "Temperature", "HistogramBinning")
 
@@ -254,7 +254,7 @@ def test_held_out_nll_uses_weights():
 @pytest.fixture
 def passes(monkeypatch):
     """Count rows that pass softmax outside of calibrators, and rows that are validated."""
-    from calibrant import _validation
+    from calibrant.predictions import validation as _validation
     from calibrant.assessment import _calibrated_predictions
     from calibrant.predictions import _predictions
 

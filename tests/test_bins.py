@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.backend.bins import (
+from calibrant._core.kernels.bins import (
     Bins,
     Events,
     GroupedScores,
@@ -18,7 +18,7 @@ from calibrant.backend.bins import (
     equal_width_index,
     unbounded_bin_index,
 )
-from calibrant.backend.softmax import ChunkVisitor, class_probability, outcomes, top_label, visit_probabilities
+from calibrant._core.kernels.softmax import ChunkVisitor, class_probability, outcomes, top_label, visit_probabilities
 
 F = torch.float64
 

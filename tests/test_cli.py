@@ -16,7 +16,7 @@ from commands import run
 from calibrant import Predictions, assess, cli, measure, metrics
 from calibrant.assessment import DEFAULT_CALIBRATORS
 from calibrant.cli import assess as assess_commands
-from calibrant.events import TOP_CLASS
+from calibrant.predictions.events import TOP_CLASS
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "120"}
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from calibrant import Predictions, measure, metrics
-from calibrant.backend import dispatch, softmax
-from calibrant.backend.bins import Events, GroupedScores
-from calibrant.backend.overlap import hash_rows
+from calibrant._core.kernels import dispatch, softmax
+from calibrant._core.kernels.bins import Events, GroupedScores
+from calibrant._core.kernels.overlap import hash_rows
 from calibrant.calibrators import Temperature, _isotonic, _temperature
 
 needs_numba = pytest.mark.skipif(dispatch.cpu_kernels() is None, reason="numba is not installed, or switched off")
@@ -244,7 +244,7 @@ print(float(calibrators.Temperature.fit(p).temperature))
 @needs_numba
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "module", ["numba", "numba.core.registry", "numba.core.typing.cmathdecl", "calibrant.backend.compiled"]
+    "module", ["numba", "numba.core.registry", "numba.core.typing.cmathdecl", "calibrant._core.kernels.compiled"]
 )
 def test_interrupt_during_the_import_of_kernels_breaks_nothing(module):
     command = [sys.executable, "-c", INTERRUPTED_IMPORT, module]
@@ -259,7 +259,7 @@ import threading, time
 from concurrent.futures import ThreadPoolExecutor
 import torch
 from numba.core.registry import cpu_target
-from calibrant.backend.dispatch import kernels
+from calibrant._core.kernels.dispatch import kernels
 
 running, refresh = [], cpu_target.typing_context.refresh
 

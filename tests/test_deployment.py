@@ -15,7 +15,7 @@ from refusals import code_of
 from calibrant import Predictions, calibrators
 from calibrant.decisions import CrossSets, Sets, certify_threshold
 from calibrant.deployment import Contract, _numpy_maps, export
-from calibrant.fusion import Fusion
+from calibrant.language_models.fusion import Fusion
 from calibrant.registry import CALIBRATORS
 
 PAGE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "extension" / "exports.py"))

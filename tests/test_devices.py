@@ -15,7 +15,7 @@ from golden_problems import ONE_SCORE
 from torch import Tensor
 
 from calibrant import Predictions, assess, calibrators, measure, metrics
-from calibrant.backend.solvers import sum_row_chunks
+from calibrant._core.kernels.solvers import sum_row_chunks
 from calibrant.registry import CALIBRATORS, LOSSES, METRICS
 
 WEIGHTED = pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])

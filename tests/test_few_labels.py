@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from refusals import code_of
 
-from calibrant.few_labels import accuracy_interval, gap_interval, rows_to_label
+from calibrant.planning.few_labels import accuracy_interval, gap_interval, rows_to_label
 
 N = 3000
 

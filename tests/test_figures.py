@@ -11,7 +11,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from calibrant import plots, theory
+from calibrant import theory
+from calibrant.reports import plots
 from calibrant.lab import figures
 
 

@@ -9,7 +9,7 @@ import pytest
 from commands import run
 from refusals import code_of
 
-from calibrant._validation import check_range
+from calibrant.predictions.validation import check_range
 from calibrant.lab.study.stored_files import MirrorError
 from calibrant.types import InputError
 

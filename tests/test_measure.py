@@ -193,7 +193,7 @@ def test_custom_metric_is_a_row_with_its_title_and_unit(custom_metric):
 
 
 def test_annotations_of_metrics_may_be_qualified_texts():
-    def own_ece(events: "calibrant.backend.bins.EventStatistics"):
+    def own_ece(events: "calibrant._core.kernels.bins.EventStatistics"):
         return metrics.ece.function(events)
 
     try:

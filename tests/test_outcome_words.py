@@ -8,7 +8,7 @@ import pytest
 from refusals import refused
 
 from calibrant import EvaluationLog, Predictions
-from calibrant._validation.words import NO_WORDS, YES_WORDS, outcome_scores
+from calibrant.predictions.validation.words import NO_WORDS, YES_WORDS, outcome_scores
 from calibrant.io.cells import to_numbers
 
 

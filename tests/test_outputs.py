@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from calibrant import InputError, Predictions, calibrators
 from calibrant.assessment import apply_to_file
 from calibrant.cli import app
-from calibrant.io.files import atomic_write, check_outputs, list_table_files
+from calibrant._core.files import atomic_write, check_outputs, list_table_files
 from calibrant.lab.study import run
 
 CODES = {"output_is_input", "output_among_inputs"}
@@ -140,7 +140,7 @@ def test_other_files_are_accepted_beside_inputs(inputs):
 def test_case_insensitive_systems_compare_names_without_case(inputs, monkeypatch):
     check_outputs(["in/parts/P9.CSV"], ["in/parts/p*.csv"])
     check_outputs(["a.json", "A.json"], [])
-    monkeypatch.setattr("calibrant.io.files.is_case_insensitive", lambda folder: True)
+    monkeypatch.setattr("calibrant._core.files.is_case_insensitive", lambda folder: True)
     with refused("output_among_inputs"):
         check_outputs(["in/parts/P9.CSV"], ["in/parts/p*.csv"])
     with refused("output_twice"):
@@ -168,7 +168,7 @@ def test_studies_never_replace_inputs(tmp_path, name):
 def test_signals_leave_no_draft(tmp_path):
     code = """
 import os, signal, sys
-from calibrant.io.files import atomic_write
+from calibrant._core.files import atomic_write
 for name in sys.argv[2:]:
     if os.fork() == 0:
         default = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL

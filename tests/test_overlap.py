@@ -7,7 +7,7 @@ from refusals import refused
 
 from calibrant import Predictions, assess
 from calibrant.assessment import load_checked_calibrator
-from calibrant.backend.overlap import Overlap, Sketch, hash_rows
+from calibrant._core.kernels.overlap import Overlap, Sketch, hash_rows
 from calibrant.calibrators import Temperature, calibrate, origin, save
 
 
@@ -135,7 +135,7 @@ def test_splits_of_real_tables_do_not_overlap(shared):
 
 def test_sketch_of_a_large_set_estimates_overlap(monkeypatch):
     max_hashes = 1 << 18
-    monkeypatch.setattr("calibrant.backend.overlap.MAX_SKETCH_HASHES", max_hashes)
+    monkeypatch.setattr("calibrant._core.kernels.overlap.MAX_SKETCH_HASHES", max_hashes)
     g = np.random.default_rng(0)
     hashes = g.integers(0, 2**63, 5 * max_hashes, dtype=np.int64).view(np.uint64)
     sketch = Sketch.from_hashes(hashes[: 2 * max_hashes]).add(hashes[2 * max_hashes :])

@@ -9,9 +9,10 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from calibrant import Predictions, decisions, metrics, plots
-from calibrant.backend.bins import Bins
-from calibrant.plots import _predictions
+from calibrant import Predictions, decisions, metrics
+from calibrant.reports import plots
+from calibrant._core.kernels.bins import Bins
+from calibrant.reports.plots import _predictions
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from refusals import code_of, refused
 from safetensors.torch import save_file
 
 from calibrant import InputError, Predictions, collect, measure, metrics
-from calibrant.backend import softmax
+from calibrant._core.kernels import softmax
 from calibrant.calibrators import Temperature, fit
 from calibrant.decisions import decision_loss, net_benefit
-from calibrant.io.files import check_outputs
+from calibrant._core.files import check_outputs
 from calibrant.predictions import load_unlabeled, to_predictions
 from calibrant.predictions.folds import assign_folds
 from calibrant.registry import METRICS

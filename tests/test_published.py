@@ -73,7 +73,7 @@ def test_top_label_values_of_imagenet(shared):
     import numpy as np
     import torch
 
-    from calibrant.backend.bins import Events
+    from calibrant._core.kernels.bins import Events
 
     file = np.load(shared / "logits" / "top1_imagenet_resnet101.npz")
     confidence, correct = (torch.tensor(file[key]).double() for key in ("confidence", "correct"))

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibrant import Predictions, metrics
-from calibrant.backend import dispatch
+from calibrant._core.kernels import dispatch
 from calibrant.calibrators import Temperature
 
 

@@ -6,7 +6,7 @@ from refusals import refused
 
 from calibrant import Predictions, metrics, registry
 from calibrant.calibrators import Temperature
-from calibrant.selection import refine_then_calibrate, refinement_nll
+from calibrant.nn.selection import refine_then_calibrate, refinement_nll
 
 
 @pytest.fixture(params=[2, 10])

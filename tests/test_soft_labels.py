@@ -22,7 +22,7 @@ from calibrant import (
     planning,
 )
 from calibrant.assessment._mistakes import most_confident_errors
-from calibrant.cards import card
+from calibrant.language_models.cards import card
 from calibrant.metrics import Summary, tables
 from calibrant.monitoring import add_file
 from calibrant.registry import METRICS

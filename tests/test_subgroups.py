@@ -13,12 +13,12 @@ from commands import run
 from refusals import code_of
 
 from calibrant import Predictions, assess, calibrators, metrics
-from calibrant._validation.columns import split_columns
+from calibrant.predictions.validation.columns import split_columns
 from calibrant.deployment import export
-from calibrant.fusion import Fusion
+from calibrant.language_models.fusion import Fusion
 from calibrant.nn import CalibratedNetwork
-from calibrant.subgroups import MultiCalibrated
-from calibrant.subgroups._features import FeatureSchema
+from calibrant.calibrators.subgroups import MultiCalibrated
+from calibrant.calibrators.subgroups._features import FeatureSchema
 
 
 def draw(n, seed, effect=1.5, k=2):
@@ -220,7 +220,7 @@ def test_categories_and_numbers_are_found_in_any_form():
 
 def test_a_tree_makes_the_best_split():
     """The first split is the one whose gain, computed for each split by its definition, is largest."""
-    from calibrant.subgroups._trees import LEAF_PRIOR, SplitGrid, grow_tree
+    from calibrant.calibrators.subgroups._trees import LEAF_PRIOR, SplitGrid, grow_tree
 
     rng = np.random.default_rng(10)
     x = torch.from_numpy(rng.integers(0, 6, (200, 3)).astype(float))

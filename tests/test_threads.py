@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from calibrant import Predictions, assess, cli, measure, metrics
-from calibrant.backend import threads
-from calibrant.backend.softmax import entropies, outcomes
-from calibrant.backend.threads import MIN_PARALLEL_ELEMENTS, PARALLEL_CHUNK_ELEMENTS, map_chunks, thread_limit
+from calibrant._core.kernels import threads
+from calibrant._core.kernels.softmax import entropies, outcomes
+from calibrant._core.kernels.threads import MIN_PARALLEL_ELEMENTS, PARALLEL_CHUNK_ELEMENTS, map_chunks, thread_limit
 from calibrant.calibrators import (
     Auto,
     FocalTemperature,

@@ -6,7 +6,7 @@ import torch
 from refusals import refused
 
 from calibrant import Predictions, calibrators, measure, metrics
-from calibrant._validation.weights import FRACTIONS_NOTE
+from calibrant.predictions.validation.weights import FRACTIONS_NOTE
 from calibrant.metrics import Summary
 
 FRACTIONS = [0.5, 1.0, 1.5, 2.0]

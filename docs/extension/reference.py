@@ -168,7 +168,7 @@ def _entry(full: str, name: str, home: str, node: ast.stmt | None) -> Iterator[s
 def _function(where: str, node: ast.FunctionDef) -> list[str]:
     body = [_markdown(ast.get_docstring(node) or "")]
     module, _, name = where.rpartition(".")
-    if module in ("calibrant.metrics", "calibrant.selection"):
+    if module in ("calibrant.metrics", "calibrant.nn.selection"):
         metric = getattr(importlib.import_module(module), name)
         body += [_declaration(metric)] if hasattr(metric, "has_interval") else []
     return body

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from calibrant import Predictions, metrics
 from calibrant.calibrators import fit
 from calibrant.lab.study import Store, Study
-from calibrant.plots import reliability
+from calibrant.reports.plots import reliability
 
 here = Path(__file__).parent
 study = Study.load(here.parents[1] / "studies" / "quickstart.toml")

@@ -15,7 +15,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
-from calibrant import Predictions, calibrators, metrics, plots
+from calibrant import Predictions, calibrators, metrics
+from calibrant.reports import plots
 from calibrant.lab import data, networks
 from calibrant.nn import CalibratedNetwork, Criterion
 

@@ -9,11 +9,12 @@ network with several losses, monitors it, selects an epoch, and calibrates the r
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 from calibrant.calibrators import Temperature
 from calibrant.lab import data, networks
 from calibrant.nn import Criterion
-from calibrant.selection import refinement_nll
+from calibrant.nn.selection import refinement_nll
 
 digits = data.digits(train=100, val=600)
 x, y = digits.prepare(digits.train.inputs), digits.train.labels

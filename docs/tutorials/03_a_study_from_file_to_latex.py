@@ -12,7 +12,7 @@ from pathlib import Path
 import polars
 from matplotlib import pyplot
 
-from calibrant import plots
+from calibrant.reports import plots
 from calibrant.lab import study
 
 folder = Path(tempfile.mkdtemp())

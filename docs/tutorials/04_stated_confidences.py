@@ -12,7 +12,8 @@ import polars
 from matplotlib import pyplot
 
 import calibrant
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 from calibrant.calibrators import GroupCalibrated
 
 rng = np.random.default_rng(0)

@@ -13,7 +13,8 @@ from sklearn.model_selection import cross_val_predict, cross_val_score, train_te
 from sklearn.naive_bayes import GaussianNB
 
 import calibrant
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 from calibrant.integrations.sklearn import CalibratedClassifier, ReliabilityDisplay, predictions, scorer
 
 x, y = load_breast_cancer(return_X_y=True)

@@ -13,7 +13,8 @@ import torch
 from matplotlib import pyplot
 
 import calibrant
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 from calibrant.calibrators import Temperature
 from calibrant.nn import CalibratedNetwork
 

@@ -9,7 +9,8 @@ accuracy. A calibrator restores it, for the class frequencies that you need.
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, calibrators, losses, metrics, plots
+from calibrant import Predictions, calibrators, losses, metrics
+from calibrant.reports import plots
 from calibrant.lab import data, networks
 from calibrant.nn import Criterion
 

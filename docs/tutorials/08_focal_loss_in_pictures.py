@@ -10,7 +10,8 @@ published statements, are in :doc:`/theory`.
 import torch
 from matplotlib import pyplot
 
-from calibrant import losses, plots, theory
+from calibrant import losses, theory
+from calibrant.reports import plots
 from calibrant.lab import figures
 
 p = torch.linspace(0.005, 0.995, 300, dtype=torch.float64)

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, Watch, metrics, plots
+from calibrant import Predictions, Watch, metrics
+from calibrant.reports import plots
 from calibrant.monitoring import OnlineScaling
 
 ROWS, DAYS, CHANGE = 400, 30, 19

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from calibrant import EvaluationLog, assess, language_models, metrics
-from calibrant.cards import card
+from calibrant.language_models.cards import card
 
 # %%
 # The log

@@ -13,7 +13,8 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import cross_val_predict
 from sklearn.naive_bayes import GaussianNB
 
-from calibrant import Predictions, calibrators, decisions, plots
+from calibrant import Predictions, calibrators, decisions
+from calibrant.reports import plots
 
 x, benign = load_breast_cancer(return_X_y=True)
 malignant = 1 - benign

@@ -15,7 +15,7 @@ import torch
 
 from calibrant import Predictions, Watch, calibrators, decisions
 from calibrant.deployment import Contract
-from calibrant.subgroups import MultiCalibrated
+from calibrant.calibrators.subgroups import MultiCalibrated
 
 CHECK_COST, FRAUD_LOSS = 4.0, 250.0  # euros
 

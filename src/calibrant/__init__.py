@@ -6,40 +6,28 @@ calibrator a function from logits to better logits. `measure` looks at predictio
 
 import importlib
 
-from calibrant._version import __version__
+from calibrant._core.version import __version__
 
 TYPE_CHECKING = False  # not imported: `python -m calibrant` would look for `typing` in the current folder
 if TYPE_CHECKING:
     from typing import Any
 
-    from calibrant import (
-        calibrators,
-        cards,
-        decisions,
-        deployment,
-        few_labels,
-        fusion,
-        lab,
-        language_models,
-        losses,
-        metrics,
-        monitoring,
-        nn,
-        planning,
-        plots,
-        registry,
-        subgroups,
-        theory,
-        tokens,
-        types,
-    )
+    from calibrant import calibrators, decisions, deployment, lab, language_models, losses, metrics, monitoring, nn, planning, theory
+    from calibrant.language_models import cards
+    from calibrant.planning import few_labels
+    from calibrant.language_models import fusion
+    from calibrant.reports import plots
+    from calibrant._core import registry
+    from calibrant.calibrators import subgroups
+    from calibrant.nn import tokens
+    from calibrant._core import types
     from calibrant.assessment import assess, measure
-    from calibrant.collecting import collect
+    from calibrant.nn.collecting import collect
     from calibrant.language_models import EvaluationLog
     from calibrant.monitoring import Watch, check, compare, drift
     from calibrant.planning import sample_size
     from calibrant.predictions import Predictions
-    from calibrant.types import InputError
+    from calibrant._core.types import InputError
 
 __all__ = [
     "EvaluationLog",
@@ -77,9 +65,9 @@ __all__ = [
 
 _LAZY_MODULES = {  # module of each name that is imported at its first use; all other names are modules themselves
     "EvaluationLog": "calibrant.language_models",
-    "InputError": "calibrant.types",
+    "InputError": "calibrant._core.types",
     "Predictions": "calibrant.predictions",
-    "collect": "calibrant.collecting",
+    "collect": "calibrant.nn.collecting",
     "assess": "calibrant.assessment",
     "measure": "calibrant.assessment",
     "sample_size": "calibrant.planning",

@@ -9,7 +9,8 @@ import torch
 from advised import Case, follow
 from refusals import refused
 
-from calibrant import Predictions, assess, calibrators, losses, measure, metrics, nn, subgroups
+from calibrant import Predictions, assess, calibrators, losses, measure, metrics, nn
+from calibrant.calibrators import subgroups
 from calibrant.assessment import summarize
 from calibrant.metrics import Summary
 

@@ -16,10 +16,12 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
-from calibrant import Predictions, assess, calibrators, few_labels, measure, subgroups
-from calibrant.backend.digests import tensors_digest
+from calibrant import Predictions, assess, calibrators, measure
+from calibrant.planning import few_labels
+from calibrant.calibrators import subgroups
+from calibrant._core.kernels.digests import tensors_digest
 from calibrant.deployment import export
-from calibrant.fusion import Fusion, FusionPrior
+from calibrant.language_models.fusion import Fusion, FusionPrior
 from calibrant.integrations import sklearn
 
 RNG = np.random.default_rng(0)

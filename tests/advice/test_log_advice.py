@@ -7,7 +7,7 @@ from advised import Case, follow
 from evaluation_logs import choice_record, inspect_log, inspect_sample, write_inspect, write_lines
 
 from calibrant import EvaluationLog
-from calibrant.cards import card
+from calibrant.language_models.cards import card
 
 ANSWERS = [{"id": i, "confidence": 0.5, "correct": i % 2} for i in range(4)]
 ZAP = [{"id": i, "confidence": 0.5, "zap": i % 2} for i in range(4)]

@@ -11,7 +11,7 @@ from refusals import refused
 from scipy import optimize
 
 from calibrant import Predictions, metrics
-from calibrant.backend.solvers import fit_mixture
+from calibrant._core.kernels.solvers import fit_mixture
 from calibrant.calibrators import (
     Auto,
     Chain,

@@ -20,7 +20,7 @@ from calibrant.calibrators import BiasCorrectedTemperature, StructuredVector, Te
 from calibrant.predictions.folds import map_out_of_fold
 from calibrant.predictions.masks import mask_depth, replace_masks
 from calibrant.registry import CALIBRATORS
-from calibrant.selection import refinement_brier, refinement_nll
+from calibrant.nn.selection import refinement_brier, refinement_nll
 
 QUICK = {  # the same methods, with less work
     "Auto": "Auto(folds=2)",

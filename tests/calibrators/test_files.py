@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from calibrant import InputError, Predictions, __version__, calibrators
-from calibrant.backend.digests import tensors_digest
-from calibrant.backend.solvers import Certificate
+from calibrant._core.kernels.digests import tensors_digest
+from calibrant._core.kernels.solvers import Certificate
 from calibrant.calibrators import HistogramBinning, Identity, Temperature, load, origin, save
 from calibrant.registry import CALIBRATORS
 

@@ -8,7 +8,7 @@ import torch
 from refusals import refused
 
 from calibrant import Predictions, registry, theory
-from calibrant.backend.solvers import first_minimum
+from calibrant._core.kernels.solvers import first_minimum
 from calibrant.calibrators import FocalMap, FocalTemperature, Temperature, _grid_search
 from calibrant.calibrators._focal import FOCAL_GRIDS
 from calibrant.calibrators._grid_search import MIN_MONOTONE_GAMMA, GridMinimum, search_grid

@@ -10,7 +10,7 @@ from refusals import refused
 from scipy import optimize
 
 from calibrant import Predictions, metrics
-from calibrant.backend.solvers import newton
+from calibrant._core.kernels.solvers import newton
 from calibrant.calibrators import (
     Beta,
     BiasCorrectedTemperature,

@@ -9,7 +9,7 @@ from scipy import optimize
 from torch.autograd.functional import hessian
 
 from calibrant import Predictions, metrics
-from calibrant.backend.lbfgs import Minimum, descent_direction, minimize
+from calibrant._core.kernels.lbfgs import Minimum, descent_direction, minimize
 from calibrant.calibrators import (
     Auto,
     Beta,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from calibrant import Predictions, calibrators, metrics
-from calibrant.backend.lbfgs import Minimum
+from calibrant._core.kernels.lbfgs import Minimum
 from calibrant.calibrators import Beta, Dirichlet, Matrix, Platt, Quadratic, Temperature, Vector, _temperature
 from calibrant.calibrators._fitting import check_status
 from calibrant.registry import CALIBRATORS

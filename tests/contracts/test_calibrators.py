@@ -7,7 +7,7 @@ import torch
 from refusals import refused
 
 from calibrant import InputError, Predictions, calibrators, metrics
-from calibrant.backend.solvers import Certificate
+from calibrant._core.kernels.solvers import Certificate
 from calibrant.calibrators import calibrate, fitting_digests
 from calibrant.registry import CALIBRATORS
 

@@ -133,7 +133,7 @@ def test_studies_of_the_readme_are_valid(tmp_path):
 # Names
 
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
-importlib.import_module("calibrant.selection")  # registers its metrics
+importlib.import_module("calibrant.nn.selection")  # registers its metrics
 LAB = ("networks", "data", "study", "figures")  # pages import these modules from calibrant.lab
 MODULES = f"metrics|losses|calibrators|{'|'.join(LAB)}|lab|theory|plots|nn|selection|types|registry|integrations"
 NAME = re.compile(rf"(?<![\w.\"'/:])(?:calibrant\.)?((?:{MODULES})(?:\.[A-Za-z_]\w*)+|(?<=calibrant\.)[A-Za-z_]\w*)")

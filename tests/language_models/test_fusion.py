@@ -12,7 +12,7 @@ from refusals import code_of
 
 from calibrant import calibrators, metrics
 from calibrant.deployment import export
-from calibrant.fusion import Fusion, FusionPrior
+from calibrant.language_models.fusion import Fusion, FusionPrior
 
 SIGNALS = ("stated", "tokens", "noise")
 

@@ -5,8 +5,9 @@ import pytest
 import torch
 from refusals import code_of
 
-from calibrant import Predictions, calibrators, metrics, tokens
-from calibrant.tokens import fit_token_temperature, measure_tokens
+from calibrant import Predictions, calibrators, metrics
+from calibrant.nn import tokens
+from calibrant.nn.tokens import fit_token_temperature, measure_tokens
 
 VOCABULARY, HIDDEN = 40, 6
 

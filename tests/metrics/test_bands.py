@@ -6,7 +6,7 @@ from refusals import code_of
 from torch import Tensor
 
 from calibrant import Predictions, metrics
-from calibrant.backend.bins import Events
+from calibrant._core.kernels.bins import Events
 from calibrant.metrics.curves import (
     corp_of,
     frequency_limits,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from calibrant import Predictions, measure, metrics
-from calibrant.backend.bins import Events
+from calibrant._core.kernels.bins import Events
 from calibrant.metrics import Summary
 from calibrant.metrics._omnibus import SmoothForm
 

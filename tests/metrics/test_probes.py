@@ -7,7 +7,7 @@ import torch
 from refusals import refused
 
 from calibrant import Predictions, metrics
-from calibrant.backend.bins import Bins, Events, GroupedScores
+from calibrant._core.kernels.bins import Bins, Events, GroupedScores
 from calibrant.metrics import Summary
 
 CALIBRATION_ERRORS = ["ece", "adaptive_ece", "smooth_ece", "kuiper", "ks", "sweep_ece", "mce"]

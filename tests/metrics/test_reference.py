@@ -13,8 +13,8 @@ from sklearn.metrics import average_precision_score, brier_score_loss, log_loss,
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from calibrant import Predictions, losses, metrics
-from calibrant.backend.bins import Events
-from calibrant.backend.softmax import top_label
+from calibrant._core.kernels.bins import Events
+from calibrant._core.kernels.softmax import top_label
 from calibrant.metrics import _cumulative, _ranking, _smooth, ood
 
 

@@ -8,7 +8,7 @@ import torch
 from scipy.special import ndtri
 
 from calibrant import Predictions, metrics
-from calibrant.backend.bins import Events
+from calibrant._core.kernels.bins import Events
 from calibrant.metrics import Summary
 from calibrant.metrics._intervals import SHARE, Extremes, ScoreRange, mean_limits
 

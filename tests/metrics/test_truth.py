@@ -7,7 +7,7 @@ import torch
 
 from calibrant import Predictions, metrics
 from calibrant.assessment import measure
-from calibrant.backend.bins import Bins, Events, GroupedScores, assign_bins, equal_width_edges
+from calibrant._core.kernels.bins import Bins, Events, GroupedScores, assign_bins, equal_width_edges
 from calibrant.calibrators import Temperature
 from calibrant.metrics import _cumulative
 from calibrant.metrics._moments import squared_error

@@ -18,7 +18,7 @@ from calibrant.assessment._tables import explain_terms
 from calibrant.assessment.answers import assessment_answers, measurement_answers
 from calibrant.metrics import Metric, Summary
 from calibrant.registry import CALIBRATORS, LOSSES, METRICS
-from calibrant.report import INFINITE_MEAN_EXPLANATION
+from calibrant.reports.elements import INFINITE_MEAN_EXPLANATION
 
 
 def draw(n: int, seed: int, k: int = 3, by: float = 2.0, shift: float = 0.0, **options: Any) -> Predictions:

@@ -20,7 +20,7 @@ from rich.console import Console
 from typesetting import LATEX, compile_latex
 
 from calibrant import Predictions, assess
-from calibrant._text import (
+from calibrant._core.text import (
     escape_cell,
     escape_invisible,
     escape_latex,
@@ -37,7 +37,7 @@ from calibrant.lab.study.report import _table_html
 from calibrant.lab.study.tables import Cell, ResultTable
 from calibrant.metrics import metric
 from calibrant.registry import METRICS
-from calibrant.report import HoverPoint, Section, control_data, figure, json_script, page, table
+from calibrant.reports.elements import HoverPoint, Section, control_data, figure, json_script, page, table
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = [

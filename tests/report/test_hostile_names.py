@@ -14,12 +14,13 @@ from matplotlib.figure import Figure
 from torture.hostile_names import named_predictions, names
 
 import calibrant
-from calibrant import assess, measure, plots
-from calibrant._text import INVISIBLE_CHARACTER, abbreviate, display_name, escape_invisible, isolate_right_to_left
-from calibrant.events import describe_event
+from calibrant import assess, measure
+from calibrant.reports import plots
+from calibrant._core.text import INVISIBLE_CHARACTER, abbreviate, display_name, escape_invisible, isolate_right_to_left
+from calibrant.predictions.events import describe_event
 from calibrant.lab.study import figures as study_figures
 from calibrant.lab.study.drawing import Drawing
-from calibrant.report import Section, details, diagram_explanations, page, render, table
+from calibrant.reports.elements import Section, details, diagram_explanations, page, render, table
 
 NAMES = names()
 SOURCE = Path(calibrant.__file__).parent
@@ -100,7 +101,7 @@ def test_markup_is_built_from_literals():
                 calls.add(f"{path.relative_to(SOURCE)}: {ast.unparse(node)}")
     allowed = {f"Markup({name})" for name in ("template", "text", "html", "opening_tag", "svg_body")}
     assert {call.partition(": ")[2] for call in calls} - allowed == {
-        "Markup(files('calibrant.report').joinpath(name).read_text('utf-8'))"
+        "Markup(files('calibrant.reports.elements').joinpath(name).read_text('utf-8'))"
     }
     assert {call.partition(":")[0] for call in calls} == {"report/_elements.py", "report/_figures.py"}
 

@@ -20,7 +20,7 @@ from calibrant.assessment.expert_text import (
     remedy_answer,
     score_change_sentence,
 )
-from calibrant.report import Section, figure, page, table, typeset
+from calibrant.reports.elements import Section, figure, page, table, typeset
 
 FAST = ("Identity", "Temperature", "HistogramBinning")
 

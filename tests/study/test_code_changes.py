@@ -9,7 +9,7 @@ import pytest
 from refusals import refused
 
 from calibrant import registry
-from calibrant._code_digest import code_digest
+from calibrant._core.registry._code_digest import code_digest
 from calibrant.lab import study as studies
 from calibrant.lab.study import Recipe, Run, Store, Study, stored_files
 from calibrant.lab.study.datasets import DatasetCache

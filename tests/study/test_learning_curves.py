@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from calibrant import plots
+from calibrant.reports import plots
 from calibrant.lab.study import Grid, Store, Study
 from calibrant.lab.study.drawing import add_legend
 from calibrant.lab.study.figures import draw

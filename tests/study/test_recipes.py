@@ -16,7 +16,7 @@ from calibrant.lab.study.recipe import RECIPES, Recipe
 from calibrant.lab.study.stored_files import Checkpoint
 from calibrant.lab.study.train import build_optimizers, predict, train
 from calibrant.metrics import error
-from calibrant.selection import refinement_nll
+from calibrant.nn.selection import refinement_nll
 
 SPLITS = blobs(train=60, val=40, test=40, classes=3)
 SHORT = Recipe(epochs=3, batch_size=20, milestones=(2,), learning_rate=0.05)

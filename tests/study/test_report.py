@@ -14,7 +14,7 @@ from calibrant.lab.study.grids import RunNames
 from calibrant.lab.study.measurements import measure_runs
 from calibrant.lab.study.report import findings, study_report
 from calibrant.lab.study.tables import Cell, build_tables
-from calibrant.report import typeset
+from calibrant.reports.elements import typeset
 
 LONG, SHORT = Recipe(epochs=9, milestones=(3,)), Recipe(epochs=4, milestones=(3,))
 LOSSES = ("cross_entropy", "focal", "brier")

@@ -16,7 +16,7 @@ from torture import hostile_names
 from calibrant import Predictions, calibrators
 from calibrant.decisions import CrossSets, Sets
 from calibrant.deployment import Contract, export
-from calibrant.fusion import Fusion
+from calibrant.language_models.fusion import Fusion
 
 NUM_NAMES = 500
 BATCH = 10  # names in one file

@@ -22,7 +22,7 @@ from torture.campaign import Counts
 from typer.testing import CliRunner
 
 from calibrant import InputError, Predictions, calibrators
-from calibrant.backend.digests import tensors_digest
+from calibrant._core.kernels.digests import tensors_digest
 from calibrant.cli import app
 from calibrant.registry import CALIBRATORS
 

@@ -30,7 +30,7 @@ from torture.campaign import Counts
 from torture.test_files import MUTATIONS
 
 from calibrant import EvaluationLog, InputError, Predictions
-from calibrant.io.foreign import read_toml
+from calibrant._core.foreign import read_toml
 from calibrant.lab.study.config import Study
 from calibrant.monitoring import read_requirements
 

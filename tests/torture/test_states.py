@@ -18,13 +18,13 @@ from torture.campaign import Counts
 from torture.test_files import changed_tensor, changed_tree
 
 from calibrant import Predictions, calibrators
-from calibrant.backend.digests import tensors_digest
+from calibrant._core.kernels.digests import tensors_digest
 from calibrant.decisions import CrossSets, Sets
 from calibrant.deployment import Contract
-from calibrant.fusion import Fusion
+from calibrant.language_models.fusion import Fusion
 from calibrant.metrics import Summary
 from calibrant.monitoring import Watch
-from calibrant.subgroups import MultiCalibrated
+from calibrant.calibrators.subgroups import MultiCalibrated
 from calibrant.types import InputError
 
 NUM_STATES = 3000

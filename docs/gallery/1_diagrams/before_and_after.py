@@ -8,7 +8,8 @@ A single parameter, fitted on 1,000 examples and evaluated on 4,000 others.
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 from calibrant.calibrators import Temperature
 
 g = torch.Generator().manual_seed(0)

@@ -8,7 +8,8 @@ For a confident network, most equal-width bins are nearly empty. Equal-mass bins
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 truth = 3 * torch.randn(3000, 10, generator=g)

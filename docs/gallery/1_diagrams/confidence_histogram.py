@@ -8,7 +8,8 @@ The histogram shows how many predictions each bar of a reliability diagram repre
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 truth = 2 * torch.randn(4000, 10, generator=g)

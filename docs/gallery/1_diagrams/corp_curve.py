@@ -9,7 +9,8 @@ curve of a calibrated model lies within the gray band.
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 truth = 1.5 * torch.randn(2000, 5, generator=g)

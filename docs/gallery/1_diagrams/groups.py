@@ -9,7 +9,8 @@ that contain 0 are gray.
 import numpy as np
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 from calibrant.metrics import Interval
 
 rng = np.random.default_rng(0)

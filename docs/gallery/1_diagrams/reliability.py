@@ -8,7 +8,8 @@ contain few examples.
 
 import torch
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 truth = 1.5 * torch.randn(4000, 5, generator=g)

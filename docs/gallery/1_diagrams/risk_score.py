@@ -7,7 +7,8 @@ For two classes, the diagram shows the probability of class 1 from 0 to 100 %, n
 
 import numpy as np
 
-from calibrant import Predictions, plots
+from calibrant import Predictions
+from calibrant.reports import plots
 
 rng = np.random.default_rng(0)
 risk = rng.beta(1.2, 3, 5000)

@@ -9,7 +9,8 @@ pixels.
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 from calibrant.calibrators import Temperature
 
 g = torch.Generator().manual_seed(0)

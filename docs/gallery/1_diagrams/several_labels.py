@@ -8,7 +8,8 @@ Each label is a separate event. Pooled over labels, overconfidence and underconf
 import numpy as np
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 
 rng = np.random.default_rng(0)
 truth = 1.2 * rng.standard_normal((2000, 3)) - np.array([0.0, 0.5, 1.0])

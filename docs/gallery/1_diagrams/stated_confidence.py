@@ -9,7 +9,8 @@ calibrated if 30 % of these answers are right.
 import numpy as np
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 
 rng = np.random.default_rng(0)
 stated = rng.choice([0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0], 3000, p=[0.03, 0.05, 0.12, 0.2, 0.3, 0.2, 0.1])

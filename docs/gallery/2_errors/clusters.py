@@ -8,7 +8,8 @@ Fifty patients with forty images each are not 2,000 independent examples. With c
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 patient = torch.arange(50).repeat_interleave(40)

@@ -8,7 +8,8 @@ How well each score separates test examples from out-of-distribution examples, w
 import torch
 from matplotlib import pyplot
 
-from calibrant import metrics, plots
+from calibrant import metrics
+from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 inside = 3 * torch.randn(1500, 10, generator=g)

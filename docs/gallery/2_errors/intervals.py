@@ -8,7 +8,8 @@ With 300 examples, every score is uncertain.
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 truth = 1.5 * torch.randn(300, 5, generator=g)

@@ -8,7 +8,8 @@ ECE depends on its bins. Smooth ECE has no bins, and the debiased error hardly d
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 truth = 1.5 * torch.randn(1500, 10, generator=g)

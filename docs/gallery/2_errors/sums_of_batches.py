@@ -8,7 +8,8 @@ A summary of a few megabytes accumulates batches. It gives the same numbers as a
 import torch
 from matplotlib import pyplot
 
-from calibrant import metrics, plots
+from calibrant import metrics
+from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 summary, counts, values = metrics.Summary.empty(), [], []

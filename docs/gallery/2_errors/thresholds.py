@@ -8,7 +8,8 @@ For each threshold: the fraction of patients above it, the precision and the rec
 import numpy as np
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 
 rng = np.random.default_rng(0)
 risk = rng.beta(1.5, 4, 4000)

@@ -8,7 +8,8 @@ Paired differences on the same examples. The difficulty of an example cancels ou
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 from calibrant.metrics import Interval
 
 g = torch.Generator().manual_seed(0)

@@ -11,7 +11,8 @@ import itertools
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, calibrators, plots
+from calibrant import Predictions, calibrators
+from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 truth = 1.5 * torch.randn(3000, 3, generator=g)

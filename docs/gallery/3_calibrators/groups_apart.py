@@ -8,7 +8,8 @@ Every group gets its own calibrator. Those of small groups are shrunk toward the
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 from calibrant.calibrators import GroupCalibrated, Platt
 
 g = torch.Generator().manual_seed(0)

@@ -8,7 +8,8 @@ NLL on 5,000 held-out examples. With few examples one parameter is best; with ma
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, calibrators, metrics, plots
+from calibrant import Predictions, calibrators, metrics
+from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 truth = 1.5 * torch.randn(8000, 5, generator=g)

@@ -9,7 +9,8 @@ differentiation.
 import torch
 from matplotlib import pyplot
 
-from calibrant import losses, plots
+from calibrant import losses
+from calibrant.reports import plots
 
 p = torch.linspace(0.005, 0.995, 200, dtype=torch.float64)
 labels = torch.zeros(200, dtype=torch.int64)

@@ -9,7 +9,8 @@ Cross-entropy decreases without bound in the probability of the true class. With
 import torch
 from matplotlib import pyplot
 
-from calibrant import losses, plots
+from calibrant import losses
+from calibrant.reports import plots
 
 s = torch.linspace(-2, 9, 300, dtype=torch.float64)
 logits = torch.stack([s, *[torch.zeros_like(s)] * 9], 1)  # ten classes, margin s of the true class

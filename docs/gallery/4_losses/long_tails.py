@@ -8,7 +8,8 @@ The loss of each class at equal logits, with 10 to 5,000 training examples per c
 import torch
 from matplotlib import pyplot
 
-from calibrant import losses, plots
+from calibrant import losses
+from calibrant.reports import plots
 
 counts = (5000, 1500, 450, 130, 40, 10)
 labels = torch.arange(6)

@@ -8,7 +8,8 @@ For two classes. Focal loss reduces the weight of predictions that are nearly ri
 import torch
 from matplotlib import pyplot
 
-from calibrant import losses, plots
+from calibrant import losses
+from calibrant.reports import plots
 
 p = torch.linspace(0.01, 0.99, 200, dtype=torch.float64)
 logits, labels = torch.stack([p, 1 - p], 1).log(), torch.zeros(200, dtype=torch.int64)

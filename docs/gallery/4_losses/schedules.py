@@ -9,7 +9,8 @@ that FLSD approximates.
 import torch
 from matplotlib import pyplot
 
-from calibrant import plots, theory
+from calibrant import theory
+from calibrant.reports import plots
 from calibrant.losses import Scheduled
 
 figure, (left, right) = pyplot.subplots(1, 2, figsize=(8.5, 3.2))

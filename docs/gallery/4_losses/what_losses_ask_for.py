@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from matplotlib import pyplot
 
-from calibrant import losses, plots, theory
+from calibrant import losses, theory
+from calibrant.reports import plots
 
 steps = [(a, b, 60 - a - b) for a, b in itertools.product(range(1, 59), repeat=2) if a + b < 60]
 points = torch.tensor(steps).double() / 60

@@ -9,7 +9,8 @@ bound.
 import numpy as np
 from matplotlib import pyplot
 
-from calibrant import plots, theory
+from calibrant import theory
+from calibrant.reports import plots
 
 gammas = np.linspace(0.1, 8, 30)
 bounds = [theory.temperature_bounds(float(gamma)) for gamma in gammas]

@@ -8,7 +8,8 @@ The focal map turns the minimizer of focal loss into the true probability (Komis
 import torch
 from matplotlib import pyplot
 
-from calibrant import plots, theory
+from calibrant import theory
+from calibrant.reports import plots
 
 q = torch.linspace(0.005, 0.995, 300, dtype=torch.float64)
 z = torch.stack([q, 1 - q], 1).log()

@@ -8,7 +8,8 @@ Above 1 the gradient of focal loss is larger than that of cross-entropy, below 1
 import torch
 from matplotlib import pyplot
 
-from calibrant import plots, theory
+from calibrant import theory
+from calibrant.reports import plots
 
 p = torch.linspace(0, 1, 400, dtype=torch.float64)
 figure, ax = pyplot.subplots(figsize=(5.2, 3.6))

@@ -9,7 +9,8 @@ and cross-entropy.
 import torch
 from matplotlib import pyplot
 
-from calibrant import losses, plots, theory
+from calibrant import losses, theory
+from calibrant.reports import plots
 
 p = torch.linspace(0.01, 0.99, 200, dtype=torch.float64)
 z, y = torch.stack([p, 1 - p], 1).log(), torch.zeros(200, dtype=torch.int64)

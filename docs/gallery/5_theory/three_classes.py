@@ -10,7 +10,8 @@ import itertools
 import torch
 from matplotlib import pyplot
 
-from calibrant import plots, theory
+from calibrant import theory
+from calibrant.reports import plots
 
 steps = [(a, b, 80 - a - b) for a, b in itertools.product(range(1, 79), repeat=2) if a + b < 80]
 points = torch.tensor(steps).double() / 80

@@ -9,10 +9,11 @@ rise (Berta et al. 2025).
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 from calibrant.lab import data, networks
 from calibrant.nn import Criterion
-from calibrant.selection import refinement_nll
+from calibrant.nn.selection import refinement_nll
 
 digits = data.digits(train=100, val=400)
 x, y = digits.prepare(digits.train.inputs), digits.train.labels

@@ -8,7 +8,8 @@ The same network, trained on a hundred digits with cross-entropy and with focal 
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, metrics, plots
+from calibrant import Predictions, metrics
+from calibrant.reports import plots
 from calibrant.lab import data, networks
 from calibrant.nn import Criterion
 

@@ -20,8 +20,8 @@ from calibrant.assessment._measure import Measurement
 from calibrant.assessment._plan import EvaluationData, Plan, keep_applicable, plan_assessment
 from calibrant.assessment._results import AssessmentData
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, check_tolerance
-from calibrant.backend.threads import thread_limit
-from calibrant.io.files import atomic_write, write_by_suffix
+from calibrant._core.kernels.threads import thread_limit
+from calibrant._core.files import atomic_write, write_by_suffix
 from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.metrics import Comparison, allow_for_cross_fitting
 from calibrant.predictions import Predictions

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.backend import softmax
-from calibrant.backend.softmax import ChunkVisitor, Outcomes
+from calibrant._core.kernels import softmax
+from calibrant._core.kernels.softmax import ChunkVisitor, Outcomes
 from calibrant.predictions import BLOCK_ELEMENTS, FIELD_NAMES, Predictions, calibrate_logits
-from calibrant.types import Map
+from calibrant._core.types import Map
 
 
 class CalibratedPredictions(Predictions):

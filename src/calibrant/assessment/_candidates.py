@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant import calibrators as calibrators_
-from calibrant import registry
+from calibrant._core import registry
 from calibrant.assessment._overlap import FittingRecord
 from calibrant.io.formats import CALIBRATOR_SUFFIX, CONTRACT_SUFFIX
 from calibrant.predictions import Predictions
-from calibrant.types import Calibrator, InputError, Map, prefix_errors
+from calibrant._core.types import Calibrator, InputError, Map, prefix_errors
 
 if TYPE_CHECKING:
     from calibrant.deployment import Contract

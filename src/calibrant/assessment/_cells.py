@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from calibrant._text import display_name, format_percent
+from calibrant._core.text import display_name, format_percent
 from calibrant.assessment._results import MeasurementData, Row
 from calibrant.assessment.expert_text import format_p_value
-from calibrant.events import EventKind
+from calibrant.predictions.events import EventKind
 from calibrant.metrics import MetricInfo
 
 GROUP_TABLE_COLUMNS = "predicted", "observed", "gap (points)", "interval", "ECE (%)", "noise floor", "NLL"

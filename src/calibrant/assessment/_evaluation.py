@@ -18,8 +18,8 @@ from calibrant.calibrators import Identity, preserves_argmax
 from calibrant.metrics import Comparison, Metric, Summary, paired_difference
 from calibrant.predictions import EventSelector, Predictions
 from calibrant.predictions.folds import num_units
-from calibrant.registry import METRICS
-from calibrant.types import Map
+from calibrant._core.registry import METRICS
+from calibrant._core.types import Map
 
 JACKKNIFE_GROUPS = 50
 

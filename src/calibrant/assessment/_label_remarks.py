@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from calibrant._text import join_names
-from calibrant.events import BINARY_EVENTS, EventKind, quote
+from calibrant._core.text import join_names
+from calibrant.predictions.events import BINARY_EVENTS, EventKind, quote
 from calibrant.metrics import Interval, Summary
 from calibrant.predictions import Predictions
 

@@ -9,15 +9,15 @@ from statistics import NormalDist
 from typing import Any, Literal
 
 from calibrant import metrics
-from calibrant._lazy import polars
-from calibrant._text import display_name
+from calibrant._core.lazy import polars
+from calibrant._core.text import display_name
 from calibrant.assessment._mistakes import Mistake
 from calibrant.assessment._serialize import data_source, encode_nonfinite, serialize_fitted
 from calibrant.assessment._verdict import Verdict
-from calibrant.backend.bins import Bins, GroupedScores
-from calibrant.backend.solvers import Certificate
-from calibrant.events import EventKind
-from calibrant.io.files import provenance
+from calibrant._core.kernels.bins import Bins, GroupedScores
+from calibrant._core.kernels.solvers import Certificate
+from calibrant.predictions.events import EventKind
+from calibrant._core.files import provenance
 from calibrant.metrics import Comparison, Difference, Interval, MetricInfo, Summary, tables
 from calibrant.metrics.tables import Classes, Groups
 from calibrant.predictions import Predictions

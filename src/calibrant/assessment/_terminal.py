@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from calibrant._text import display_name, escape_markup
+from calibrant._core.text import display_name, escape_markup
 from calibrant.assessment import expert_text
 from calibrant.assessment._cells import best_mask, group_headings, group_rows, interval_or_p_value, metric_headings
 from calibrant.assessment._results import AssessmentData, MeasurementData

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from calibrant._validation import check_range
+from calibrant.predictions.validation import check_range
 from calibrant.metrics import MISCALIBRATION_P_VALUE
 
 Status = Literal["miscalibrated", "no_evidence", "too_little_data"]

@@ -1,18 +1,18 @@
 """Sentences of a result with their statistical evidence, as the report, notebooks and the command line show them.
 
-Every sentence is one template; words that depend on the evaluated event come from `calibrant.events`.
+Every sentence is one template; words that depend on the evaluated event come from `calibrant.predictions.events`.
 """
 
 import math
 from collections.abc import Callable
 
-from calibrant._text import display_name, format_percent, join_names
-from calibrant._validation.weights import FRACTIONS_NOTE, IMPORTANCE
+from calibrant._core.text import display_name, format_percent, join_names
+from calibrant.predictions.validation.weights import FRACTIONS_NOTE, IMPORTANCE
 from calibrant.assessment._label_remarks import class_label
 from calibrant.assessment._results import AssessmentData, MeasurementData
-from calibrant.backend.solvers import Certificate
+from calibrant._core.kernels.solvers import Certificate
 from calibrant.calibrators import preserves_argmax
-from calibrant.events import quote
+from calibrant.predictions.events import quote
 from calibrant.metrics import Difference
 from calibrant.metrics.tables import Groups
 from calibrant.predictions import Predictions

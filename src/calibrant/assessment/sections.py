@@ -10,8 +10,9 @@ from pathlib import Path
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from calibrant import plots, report
-from calibrant._text import format_percent, format_percent_range
+from calibrant.reports import plots
+from calibrant.reports import elements as report
+from calibrant._core.text import format_percent, format_percent_range
 from calibrant.assessment import _tables
 from calibrant.assessment._controls import (
     AS_MEASURED,
@@ -33,7 +34,7 @@ from calibrant.assessment.expert_text import (
     headline,
 )
 from calibrant.decisions import NetBenefit, decision_loss, net_benefit
-from calibrant.events import BINARY_EVENTS, PREFERENCE
+from calibrant.predictions.events import BINARY_EVENTS, PREFERENCE
 from calibrant.metrics import Curve, Difference, MetricInfo
 from calibrant.metrics.curves import risk_coverage_of
 from calibrant.predictions import Predictions

@@ -52,7 +52,7 @@ from calibrant.calibrators._prior_shift import *
 from calibrant.calibrators._spline import *
 from calibrant.calibrators._structured import *
 from calibrant.calibrators._temperature import *
-from calibrant.registry import CALIBRATORS
+from calibrant._core.registry import CALIBRATORS
 
 register = CALIBRATORS.register
 __all__ = [

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from calibrant.backend.lbfgs import CurvaturePairs, minimize
-from calibrant.backend.softmax import LOG2_E
-from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Status, newton_decrement, newton_step
+from calibrant._core.kernels.lbfgs import CurvaturePairs, minimize
+from calibrant._core.kernels.softmax import LOG2_E
+from calibrant._core.kernels.solvers import MAX_OPTIMUM_GAP_NATS, Status, newton_decrement, newton_step
 from calibrant.calibrators._fitting import Fitted, Solution, example_mean, example_weights
 from calibrant.calibrators._preconditioner import (
     Preconditioner,

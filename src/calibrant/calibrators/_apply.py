@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.types import InputError
+from calibrant._core.types import InputError
 
 Call = Callable[[Any, Tensor], Tensor]
 NETWORK_EXPORTS = ("torch.export", "ONNX")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from calibrant.backend.lbfgs import Minimum
-from calibrant.backend.solvers import Certificate, newton, newton_decrement
+from calibrant._core.kernels.lbfgs import Minimum
+from calibrant._core.kernels.solvers import Certificate, newton, newton_decrement
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, MIN_RIDGE
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import (
@@ -25,8 +25,8 @@ from calibrant.calibrators._fitting import (
     weighted_median,
 )
 from calibrant.predictions import Predictions
-from calibrant.registry import CALIBRATORS
-from calibrant.types import FiniteScalar, FiniteVector, InputError, Logits, PositiveScalar
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import FiniteScalar, FiniteVector, InputError, Logits, PositiveScalar
 
 __all__ = ["Beta", "Platt", "Quadratic"]
 

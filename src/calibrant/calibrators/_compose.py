@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from calibrant.backend.solvers import Certificate, worst_status
+from calibrant._core.kernels.solvers import Certificate, worst_status
 from calibrant.calibrators._apply import (
     Capabilities,
     calibrator_call,
@@ -20,8 +20,8 @@ from calibrant.calibrators._apply import (
 from calibrant.calibrators._fitting import Solution, fit_function, fit_method, has_parameter, status_of
 from calibrant.predictions import Predictions, apply_calibrator
 from calibrant.predictions.folds import map_out_of_fold
-from calibrant.registry import CALIBRATORS
-from calibrant.types import Calibrator, CalibratorText, Categories, ColumnMap, InputError, Logits
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import Calibrator, CalibratorText, Categories, ColumnMap, InputError, Logits
 
 __all__ = ["Chain"]
 

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from calibrant import theory
-from calibrant.backend.solvers import Certificate
+from calibrant._core.kernels.solvers import Certificate
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.calibrators._grid_search import GridMinimum, search_grid, search_points
 from calibrant.calibrators._temperature import temperature_grid
 from calibrant.predictions import Predictions
-from calibrant.registry import CALIBRATORS
-from calibrant.types import InputError, Logits, MetricText, PositiveFloat, PositiveScalar, Range, Scalar
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import InputError, Logits, MetricText, PositiveFloat, PositiveScalar, Range, Scalar
 
 __all__ = ["FocalMap", "FocalTemperature"]
 

@@ -19,8 +19,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from calibrant import registry, theory
-from calibrant.backend.solvers import first_minimum, map_row_chunks
+from calibrant import theory
+from calibrant._core import registry
+from calibrant._core.kernels.solvers import first_minimum, map_row_chunks
 from calibrant.calibrators._fitting import example_mean
 from calibrant.predictions import Predictions
 

@@ -8,16 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend import minorant
-from calibrant.backend.bins import GroupedScores
-from calibrant.backend.dispatch import kernels
-from calibrant.backend.solvers import Certificate
-from calibrant.backend.sorting import TIE_TOLERANCE
+from calibrant._core.kernels import minorant
+from calibrant._core.kernels.bins import GroupedScores
+from calibrant._core.kernels.dispatch import kernels
+from calibrant._core.kernels.solvers import Certificate
+from calibrant._core.kernels.sorting import TIE_TOLERANCE
 from calibrant.calibrators._apply import Capabilities, calibrator_call, prepare
 from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.predictions import Predictions
-from calibrant.registry import CALIBRATORS
-from calibrant.types import FractionVector, Logits, PositiveFloat, Range, StartIndices
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import FractionVector, Logits, PositiveFloat, Range, StartIndices
 
 __all__ = ["Isotonic", "SharedIsotonic", "VennAbers"]
 

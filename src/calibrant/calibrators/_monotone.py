@@ -8,16 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import sorted_copies
-from calibrant.backend.lbfgs import Minimum
-from calibrant.backend.softmax import LOG2_E
-from calibrant.backend.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, newton, sum_row_chunks
+from calibrant._core.kernels.bins import sorted_copies
+from calibrant._core.kernels.lbfgs import Minimum
+from calibrant._core.kernels.softmax import LOG2_E
+from calibrant._core.kernels.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, newton, sum_row_chunks
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Fitted, Solution, example_mean, example_weights, fit_method
 from calibrant.calibrators._temperature import FitInput, drop_impossible
 from calibrant.predictions import Predictions, row_blocks
-from calibrant.registry import CALIBRATORS
-from calibrant.types import Count, FiniteVector, Logits, NonNegativeFloat, PositiveScalar, Range
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import Count, FiniteVector, Logits, NonNegativeFloat, PositiveScalar, Range
 
 __all__ = ["Monotone"]
 

@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from calibrant.backend.solvers import cholesky_with_jitter, sum_row_chunks
+from calibrant._core.kernels.solvers import cholesky_with_jitter, sum_row_chunks
 from calibrant.predictions import row_blocks
 
 MIN_CURVATURE = 1e-3  # flatter coordinates are stretched no further, or the first step would be too long

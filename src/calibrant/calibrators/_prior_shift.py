@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.solvers import Certificate, fit_mixture, worst_status
+from calibrant._core.kernels.solvers import Certificate, fit_mixture, worst_status
 from calibrant.calibrators._affine import BiasCorrectedTemperature
 from calibrant.calibrators._apply import Capabilities, calibrator_call, num_classes
 from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_function, fit_method, status_of
 from calibrant.predictions import Predictions, from_unlabeled_arrays, load_unlabeled
-from calibrant.registry import CALIBRATORS
-from calibrant.types import CalibratorText, InputError, Logits, PerClass
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import CalibratorText, InputError, Logits, PerClass
 
 __all__ = ["PriorShift"]
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from calibrant.backend.solvers import Certificate
+from calibrant._core.kernels.solvers import Certificate
 from calibrant.calibrators._affine import check_matrix_classes, structured_ridges
 from calibrant.calibrators._affine_solver import AffineFit, fit_affine
 from calibrant.calibrators._apply import Capabilities, calibrator_call
@@ -20,8 +20,8 @@ from calibrant.calibrators._preconditioner import apply_affine
 from calibrant.calibrators._temperature import FitInput, fit_nll_temperature
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import map_out_of_fold, num_units
-from calibrant.registry import CALIBRATORS
-from calibrant.types import Logits, PerClass, PerClassPair, PositiveScalar
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import Logits, PerClass, PerClassPair, PositiveScalar
 
 __all__ = ["SmoothedTemperature", "StructuredMatrix", "StructuredVector"]
 

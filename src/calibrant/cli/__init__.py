@@ -9,9 +9,9 @@ from pathlib import Path
 
 from typer import Exit, Option, Typer
 
-from calibrant._errors import InputError
-from calibrant._text import cut_middle, escape_invisible
-from calibrant._version import __version__
+from calibrant._core.errors import InputError
+from calibrant._core.text import cut_middle, escape_invisible
+from calibrant._core.version import __version__
 from calibrant.cli import assess, card, deployment, list_methods, monitoring, sample_size, study
 from calibrant.cli._common import prediction_command
 

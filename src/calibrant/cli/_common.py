@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from typer import Option
 
-from calibrant._errors import InputError
-from calibrant._grouping import group_pairs
-from calibrant._text import escape_invisible, escape_markup, parse_integer
+from calibrant._core.errors import InputError
+from calibrant._core.grouping import group_pairs
+from calibrant._core.text import escape_invisible, escape_markup, parse_integer
 
 MAX_PIPED_COLUMNS = 10_000  # more than any sentence has, so that piped lines stay whole
 console = Console(highlight=False, width=None if sys.stdout.isatty() else MAX_PIPED_COLUMNS)
@@ -99,7 +99,7 @@ def check_output_paths(
         inputs: Files that the command reads. The files of the user's own methods (--with) are added to them.
         suffixes: The suffixes that some of the outputs may have; the key None is ignored.
     """
-    from calibrant.io.files import check_outputs, check_suffix, ensure_writable
+    from calibrant._core.files import check_outputs, check_suffix, ensure_writable
 
     files = [path for path in paths if path is not None and str(path) != "-"]
     check_outputs(files, [*inputs, *_included_files()])
@@ -111,7 +111,7 @@ def check_output_paths(
 
 def _included_files() -> list[Path]:
     """Return the Python files of the user's own methods."""
-    from calibrant.registry import INCLUDED_SOURCES
+    from calibrant._core.registry import INCLUDED_SOURCES
 
     files: list[Path] = []
     for source in INCLUDED_SOURCES:  # the path of a file, or the name of a module or package
@@ -155,7 +155,7 @@ def output_result(
         show: Prints the result. Default: as rich tables if the result has them, else as text.
         provenance: Provenance in the JSON. Default: the command.
     """
-    from calibrant.io.files import write_text
+    from calibrant._core.files import write_text
 
     if html is not None:
         write_text(html, page())
@@ -290,7 +290,7 @@ def prediction_command(function: Callable[..., None]) -> Callable[..., None]:
     def run(**arguments: Any) -> None:  # called by typer with the values of all options
         import_prediction_modules()
         if reads_tables:
-            from calibrant import registry
+            from calibrant._core import registry
 
             registry.include(arguments.pop("with_") or ())
             values = {parameter.name: arguments.pop(parameter.name) for parameter in TABLE_PARAMETERS}
@@ -328,7 +328,7 @@ def import_prediction_modules() -> None:
         import torch
 
         from calibrant import assessment  # noqa: F401  # pyright: ignore[reportUnusedImport]
-        from calibrant.backend.dispatch import kernels
+        from calibrant._core.kernels.dispatch import kernels
 
         kernels(torch.empty(0))  # imports the compiled kernels, which are otherwise imported on first use
     finally:

@@ -7,8 +7,8 @@ from typing import Any
 
 from typer import Argument, Option
 
-from calibrant._errors import InputError
-from calibrant._text import display_name
+from calibrant._core.errors import InputError
+from calibrant._core.text import display_name
 from calibrant.cli._common import (
     EVENT_OPTION,
     HTML_OPTION,

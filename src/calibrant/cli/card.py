@@ -5,7 +5,7 @@ from typing import Any
 
 from typer import Argument, Option
 
-from calibrant._errors import InputError
+from calibrant._core.errors import InputError
 from calibrant.cli._common import HTML_OPTION, JSON_OPTION, check_output_paths, command_line, output_result, show_status
 
 
@@ -40,7 +40,7 @@ def card_command(
 
     calibrant card runs/small runs/large --confidence stated --json card.json
     """
-    from calibrant.cards import card
+    from calibrant.language_models.cards import card
     from calibrant.language_models import EvaluationLog
 
     check_output_paths(html, json_, inputs=log, suffixes={html: (".html",)})

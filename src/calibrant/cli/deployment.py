@@ -5,7 +5,7 @@ from typing import Any
 
 from typer import Argument, Option
 
-from calibrant._errors import InputError
+from calibrant._core.errors import InputError
 from calibrant.cli._common import (
     EVENT_OPTION,
     check_output_paths,
@@ -92,7 +92,7 @@ def export_command(
     from calibrant import calibrators
     from calibrant.decisions import Sets
     from calibrant.deployment import Contract, export
-    from calibrant.fusion import Fusion
+    from calibrant.language_models.fusion import Fusion
 
     check_output_paths(out, inputs=[calibrator, sets])
     loaders = {f"{cls.__module__}.{cls.__qualname__}": cls.load for cls in (Contract, Fusion)}

@@ -8,8 +8,8 @@ from typing import Any
 from rich.padding import Padding
 from typer import Argument
 
-from calibrant._errors import InputError
-from calibrant._text import escape_markup
+from calibrant._core.errors import InputError
+from calibrant._core.text import escape_markup
 from calibrant.cli._common import WITH_OPTION, console
 
 MIN_ONE_LINE_WIDTH = 160  # columns of a terminal
@@ -26,8 +26,8 @@ def list_command(
     with_: list[str] | None = WITH_OPTION,
 ) -> None:
     """List methods with their parameters and sources."""
-    from calibrant import registry
-    from calibrant.registry import REGISTRIES, suggest
+    from calibrant._core import registry
+    from calibrant._core.registry import REGISTRIES, suggest
 
     registry.include(with_ or ())
     if kind is not None and kind not in REGISTRIES:
@@ -57,7 +57,7 @@ def describe_method(name: str, method: Any) -> tuple[str, str]:
 
     Formulas between dollar signs are left out of the summary.
     """
-    from calibrant import registry
+    from calibrant._core import registry
 
     settings = registry.hyperparameters(getattr(method, "fit", method))  # calibrators are made by their `fit`
     # a setting without a default is shown as "name=..."

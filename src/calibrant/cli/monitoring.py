@@ -6,8 +6,8 @@ from typing import Any
 
 from typer import Argument, Exit, Option
 
-from calibrant._errors import InputError
-from calibrant._text import cut_middle, escape_markup
+from calibrant._core.errors import InputError
+from calibrant._core.text import cut_middle, escape_markup
 from calibrant.cli._common import (
     CONTRACT_OPTION,
     EVENT_OPTION,

@@ -5,8 +5,8 @@ from typing import Any
 
 from typer import Argument, Option
 
-from calibrant._errors import InputError
-from calibrant._text import escape_markup
+from calibrant._core.errors import InputError
+from calibrant._core.text import escape_markup
 from calibrant.cli._common import (
     EVENT_OPTION,
     IGNORE_INDEX_OPTION,

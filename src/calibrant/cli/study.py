@@ -12,8 +12,8 @@ from rich.progress import Progress as Bar
 from rich.table import Table as Rich
 from typer import Argument, Exit, Option, Typer
 
-from calibrant._errors import InputError
-from calibrant._text import escape_invisible, escape_markup
+from calibrant._core.errors import InputError
+from calibrant._core.text import escape_invisible, escape_markup
 from calibrant.cli._common import (
     BARE_TABLE_STYLE,
     WITH_OPTION,
@@ -208,7 +208,7 @@ def figures(
     ),
 ) -> None:
     """Draw the figures of a paper, each with its numbers as CSV."""
-    from calibrant.io.files import ensure_writable
+    from calibrant._core.files import ensure_writable
     from calibrant.lab.study import draw
 
     if topic == "focal" and (scale or precision):

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant._text import format_percent, format_percent_range
-from calibrant._validation import check_level, check_range
-from calibrant.backend.bins import allow_rounding
-from calibrant.events import evaluated_event
+from calibrant._core.text import format_percent, format_percent_range
+from calibrant.predictions.validation import check_level, check_range
+from calibrant._core.kernels.bins import allow_rounding
+from calibrant.predictions.events import evaluated_event
 from calibrant.metrics import Interval, share_interval, strict_limits
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units

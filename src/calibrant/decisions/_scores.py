@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.overlap import hash_rows
+from calibrant._core.kernels.overlap import hash_rows
 from calibrant.predictions import Predictions
 
 SetScore = Literal["lac", "aps", "raps", "saps"]

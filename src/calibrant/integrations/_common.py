@@ -12,8 +12,8 @@ from torch import Tensor
 from calibrant import losses
 from calibrant.nn import Criterion
 from calibrant.predictions import Predictions
-from calibrant.registry import METRICS, Method
-from calibrant.types import InputError
+from calibrant._core.registry import METRICS, Method
+from calibrant._core.types import InputError
 
 DEFAULT_METRICS = ("accuracy", "nll", "ece")
 

@@ -11,8 +11,8 @@ from evidently.core.metric_types import (  # pyright: ignore[reportMissingImport
 )
 
 from calibrant.predictions import Predictions
-from calibrant.registry import METRICS
-from calibrant.types import InputError
+from calibrant._core.registry import METRICS
+from calibrant._core.types import InputError
 
 
 class Calibration(SingleValueMetric):  # pyright: ignore[reportUntypedBaseClass]

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import DistributedSampler, IterableDataset
 
 from calibrant import losses
-from calibrant._validation.arrays import to_tensor
-from calibrant.collecting import join_predictions, predictions_of_batches
+from calibrant.predictions.validation.arrays import to_tensor
+from calibrant.nn.collecting import join_predictions, predictions_of_batches
 from calibrant.integrations._common import (
     DEFAULT_METRICS,
     advance,
@@ -26,7 +26,7 @@ from calibrant.integrations._common import (
 )
 from calibrant.nn import Criterion
 from calibrant.predictions import Predictions
-from calibrant.types import InputError
+from calibrant._core.types import InputError
 
 
 class CalibrationCallback(Callback):

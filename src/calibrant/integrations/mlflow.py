@@ -12,8 +12,8 @@ from mlflow.models import make_metric  # pyright: ignore[reportMissingImports]
 from calibrant.assessment import Assessment, Measurement, measure
 from calibrant.metrics import metric_info
 from calibrant.predictions import Predictions
-from calibrant.registry import METRICS
-from calibrant.types import InputError
+from calibrant._core.registry import METRICS
+from calibrant._core.types import InputError
 
 
 def metric(text: str) -> Any:

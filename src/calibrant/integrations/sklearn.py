@@ -27,10 +27,11 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
-from calibrant import calibrators, metrics, registry
-from calibrant._validation.names import factorize
+from calibrant import calibrators, metrics
+from calibrant._core import registry
+from calibrant.predictions.validation.names import factorize
 from calibrant.predictions import Predictions, column_names
-from calibrant.types import InputError
+from calibrant._core.types import InputError
 
 __all__ = ["CalibratedClassifier", "ReliabilityDisplay", "predictions", "scorer"]
 
@@ -378,7 +379,7 @@ class ReliabilityDisplay:
     def plot(self, ax: Any = None) -> "ReliabilityDisplay":
         """Draw the diagram into `ax`, by default pyplot's current axes."""
         from calibrant.metrics import ece
-        from calibrant.plots import reliability
+        from calibrant.reports.plots import reliability
 
         title = f"{self.name}, ECE {100 * float(ece(self.predictions)):.2f} %".removeprefix(", ")
         self.ax_ = reliability(self.predictions, ax=ax, title=title)

@@ -4,7 +4,7 @@ from typing import Any
 
 from calibrant import metrics as metrics_
 from calibrant.integrations.sklearn import predictions
-from calibrant.registry import METRICS
+from calibrant._core.registry import METRICS
 
 
 def add(report: Any, *metrics: str) -> None:

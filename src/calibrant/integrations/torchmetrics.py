@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import Metric
 
-from calibrant._validation.scores import SingleScoreEvidence
+from calibrant.predictions.validation.scores import SingleScoreEvidence
 from calibrant.integrations._common import (
     have_new_ids,
     num_process_examples,

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from calibrant import losses
-from calibrant._validation.arrays import to_tensor
-from calibrant.collecting import join_predictions, predictions_of_batches
+from calibrant.predictions.validation.arrays import to_tensor
+from calibrant.nn.collecting import join_predictions, predictions_of_batches
 from calibrant.integrations._common import (
     DEFAULT_METRICS,
     advance,
@@ -20,7 +20,7 @@ from calibrant.integrations._common import (
 )
 from calibrant.nn import Criterion, linear_loss
 from calibrant.predictions import Predictions
-from calibrant.types import InputError, Loss
+from calibrant._core.types import InputError, Loss
 
 __all__ = ["CalibrationTrainerCallback", "LinearLossTrainer"]
 

@@ -15,12 +15,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from calibrant._text import shorten_list, shorten_repr, to_one_line
-from calibrant._validation.arrays import to_tensor
-from calibrant.io.expansion import check_archive, check_expansion, check_pickle
-from calibrant.io.foreign import parse_json
+from calibrant._core.text import shorten_list, shorten_repr, to_one_line
+from calibrant.predictions.validation.arrays import to_tensor
+from calibrant._core.expansion import check_archive, check_expansion, check_pickle
+from calibrant._core.foreign import parse_json
 from calibrant.io.formats import CALIBRATOR_FORMAT
-from calibrant.types import InputError, prefix_errors
+from calibrant._core.types import InputError, prefix_errors
 
 SCORE_KEYS = ("logits", "probs", "confidence")
 NAME_LIST_KEYS = ("class_names", "group_names", "evaluated_event", "weights_are")  # the last two have one entry

@@ -15,10 +15,10 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from calibrant._text import parse_number, shorten_list, shorten_repr
-from calibrant.events import KIND_BY_COLUMN
-from calibrant.registry import describe_mismatch
-from calibrant.types import InputError
+from calibrant._core.text import parse_number, shorten_list, shorten_repr
+from calibrant.predictions.events import KIND_BY_COLUMN
+from calibrant._core.registry import describe_mismatch
+from calibrant._core.types import InputError
 
 ROLE_COLUMN_NAMES = {  # compared by letters and digits alone
     "label": (

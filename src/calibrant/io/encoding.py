@@ -8,10 +8,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
-from calibrant._lazy import polars
-from calibrant._text import shorten_repr
-from calibrant.io.expansion import MAX_SMALL_SIZE, check_expansion
-from calibrant.types import InputError
+from calibrant._core.lazy import polars
+from calibrant._core.text import shorten_repr
+from calibrant._core.expansion import MAX_SMALL_SIZE, check_expansion
+from calibrant._core.types import InputError
 
 SAMPLE_BYTES = 1 << 16  # for detecting the encoding
 MAX_GZIP_RATIO = 1032

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrant._errors import InputError
-from calibrant._lazy import polars
-from calibrant.io.expansion import ARROW_MAGIC, check_arrow, check_parquet
+from calibrant._core.errors import InputError
+from calibrant._core.lazy import polars
+from calibrant._core.expansion import ARROW_MAGIC, check_arrow, check_parquet
 
 COMPRESSION_SUFFIXES = (".gz", ".zst")
 Function = Callable[..., Any] | str  # "module.function" of this package, or a function

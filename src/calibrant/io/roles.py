@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._lazy import polars
-from calibrant._text import shorten_list
-from calibrant._validation.labels import positive_word
+from calibrant._core.lazy import polars
+from calibrant._core.text import shorten_list
+from calibrant.predictions.validation.labels import positive_word
 from calibrant.io.cells import class_keys, comparable_class_keys
 from calibrant.io.columns import (
     ROLE_COLUMN_NAMES,
@@ -29,7 +29,7 @@ from calibrant.io.columns import (
 )
 from calibrant.io.score_columns import find_score_columns
 from calibrant.io.search import RoleSearch
-from calibrant.types import InputError
+from calibrant._core.types import InputError
 
 MAX_LISTED_COLUMNS = 10
 

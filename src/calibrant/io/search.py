@@ -15,7 +15,7 @@ from calibrant.io.columns import (
     is_index_column,
     strip_prefix,
 )
-from calibrant.types import InputError
+from calibrant._core.types import InputError
 
 MAX_LABEL_TEXTS = 1000
 

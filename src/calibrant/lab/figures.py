@@ -12,9 +12,10 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from calibrant import losses, plots, theory
+from calibrant import losses, theory
+from calibrant.reports import plots
 from calibrant.lab.data import blobs
-from calibrant.types import Loss
+from calibrant._core.types import Loss
 
 __all__ = ["draw_focal_theory", "figure_files", "new_figure", "save_figure", "train_on_blobs"]
 

@@ -5,8 +5,8 @@ import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from calibrant._text import describe_error
-from calibrant.types import InputError
+from calibrant._core.text import describe_error
+from calibrant._core.types import InputError
 
 
 def is_hub_reachable() -> bool:

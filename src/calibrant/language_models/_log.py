@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calibrant._lazy import polars
-from calibrant._text import shorten_list
+from calibrant._core.lazy import polars
+from calibrant._core.text import shorten_list
 from calibrant.io.logs import LogOptions, LogRow, Outcome, read_logs, rows_to_arrays
 from calibrant.predictions import Predictions, from_arrays
-from calibrant.types import InputError, prefix_errors
+from calibrant._core.types import InputError, prefix_errors
 
 
 @dataclass(frozen=True, repr=False)

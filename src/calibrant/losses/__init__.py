@@ -15,7 +15,7 @@ from calibrant.losses._long_tail import for_counts
 from calibrant.losses._mixup import MixedBatch, Mixup, RegMixup
 from calibrant.losses._penalties import *
 from calibrant.losses._proper import *
-from calibrant.registry import LOSSES
+from calibrant._core.registry import LOSSES
 
 register = LOSSES.register
 __all__ = ["MixedBatch", "Mixup", "RegMixup", "for_counts", "for_epochs", "needs_validation", "register"]

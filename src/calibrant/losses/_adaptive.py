@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from calibrant import registry
-from calibrant.backend.bins import Bins, equal_width_edges, mukhoti_edges
+from calibrant._core import registry
+from calibrant._core.kernels.bins import Bins, equal_width_edges, mukhoti_edges
 from calibrant.losses._focal import check_schedule, focal, power
 from calibrant.losses._likelihood import one_minus_p, weighted_cross_entropy
 from calibrant.predictions import Predictions
-from calibrant.registry import LOSSES
-from calibrant.types import Count, InputError, Logits, NonNegativeFloat, PerExample, Range, StatefulLoss, Targets
+from calibrant._core.registry import LOSSES
+from calibrant._core.types import Count, InputError, Logits, NonNegativeFloat, PerExample, Range, StatefulLoss, Targets
 
 __all__ = ["AdaFocal", "Scheduled"]
 

@@ -14,7 +14,7 @@ from calibrant.losses._focal import focal, power
 from calibrant.losses._likelihood import check_labels, log_likelihood
 from calibrant.losses._penalties import row_entropies
 from calibrant.losses._register import register_loss
-from calibrant.types import Count, Logits, NonNegativeFloat, Norm, PerExample, Scalar, Targets, Width
+from calibrant._core.types import Count, Logits, NonNegativeFloat, Norm, PerExample, Scalar, Targets, Width
 
 __all__ = ["avuc", "dca", "mdca", "mmce", "soft_ece"]
 

@@ -16,7 +16,7 @@ from calibrant.losses._likelihood import (
 )
 from calibrant.losses._proper import brier
 from calibrant.losses._register import register_loss
-from calibrant.types import (
+from calibrant._core.types import (
     InputError,
     Logits,
     NonNegativeFloat,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from calibrant.types import InputError, Labels, Logits, PerExample, SoftLabels, Targets
+from calibrant._core.types import InputError, Labels, Logits, PerExample, SoftLabels, Targets
 
 MIN_LOG_P = -1e4  # p is 0 long before; a masked label (-3e38) would give an infinite incoming gradient times 0
 

@@ -11,8 +11,8 @@ from torch import Generator, Tensor
 from calibrant.losses._adaptive import for_epochs, restore_state, state
 from calibrant.losses._long_tail import for_counts
 from calibrant.predictions import Predictions
-from calibrant.registry import LOSSES, check_settings, hyperparameters
-from calibrant.types import (
+from calibrant._core.registry import LOSSES, check_settings, hyperparameters
+from calibrant._core.types import (
     InputError,
     Labels,
     Logits,

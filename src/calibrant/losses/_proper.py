@@ -4,7 +4,7 @@ from typing import Literal
 
 from calibrant.losses._likelihood import brier_score, log_likelihood
 from calibrant.losses._register import register_loss
-from calibrant.types import Logits, PerExample, Smoothing, Targets
+from calibrant._core.types import Logits, PerExample, Smoothing, Targets
 
 __all__ = ["brier", "cross_entropy"]
 

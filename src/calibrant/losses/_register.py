@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._text import shorten_repr
-from calibrant.registry import LOSSES, check_settings
-from calibrant.types import InputError
+from calibrant._core.text import shorten_repr
+from calibrant._core.registry import LOSSES, check_settings
+from calibrant._core.types import InputError
 
 L = TypeVar("L", bound=Callable[..., Tensor])
 

@@ -8,7 +8,7 @@ models on the same examples, `decompose_score` divides a score into refinement a
 metric over seeds, and `Summary` holds more predictions than memory does.
 """
 
-from calibrant.backend.bins import Events, EventStatistics
+from calibrant._core.kernels.bins import Events, EventStatistics
 from calibrant.metrics import _binned, _corp, _cumulative, _omnibus, _ranking, _scores, _smooth
 from calibrant.metrics import curves as curves
 from calibrant.metrics import ood as ood
@@ -64,7 +64,7 @@ __all__ += _smooth.__all__
 
 def __getattr__(name: str) -> Metric[...]:
     """Return a metric that is declared above this package, such as `refinement_nll`, which fits a calibrator."""
-    from calibrant.registry import METRICS, suggest
+    from calibrant._core.registry import METRICS, suggest
 
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

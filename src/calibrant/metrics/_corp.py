@@ -5,9 +5,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import EventStatistics, GroupedScores
+from calibrant._core.kernels.bins import EventStatistics, GroupedScores
 from calibrant.metrics._metric import metric
-from calibrant.types import Scalar
+from calibrant._core.types import Scalar
 
 __all__ = ["discrimination", "miscalibration", "uncertainty"]
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import MAX_CLUSTER_SLOTS, EventStatistics, GroupedScores
+from calibrant._core.kernels.bins import MAX_CLUSTER_SLOTS, EventStatistics, GroupedScores
 from calibrant.metrics._intervals import SUM_ROUNDING, Evidence
 from calibrant.metrics._metric import metric
 from calibrant.metrics._null import MIN_EVENT_VARIANCE, NUM_NULL_DRAWS, NullResiduals
-from calibrant.types import Count, Scalar, Width
+from calibrant._core.types import Count, Scalar, Width
 
 __all__ = ["ks", "kuiper", "mmce", "skce"]
 

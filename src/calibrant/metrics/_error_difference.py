@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from calibrant.backend.bins import Events, equal_width_index
+from calibrant._core.kernels.bins import Events, equal_width_index
 from calibrant.metrics._intervals import MIN_DIVISOR, Sample
 from calibrant.metrics._metric import ErrorBins
 

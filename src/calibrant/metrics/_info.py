@@ -2,7 +2,7 @@
 
 from calibrant.metrics import ood
 from calibrant.metrics._metric import Metric, MetricInfo
-from calibrant.registry import METRICS
+from calibrant._core.registry import METRICS
 
 
 def metric_info(name: str) -> MetricInfo:

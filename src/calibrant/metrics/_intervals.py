@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import Moments, merge_examples
-from calibrant.types import AnyFloat
+from calibrant._core.kernels.bins import Moments, merge_examples
+from calibrant._core.types import AnyFloat
 
 BOUND_WEIGHT = 2.0  # kappa of `mean_limits` is 1/2 + 2 / sqrt(n): conservative bounds up to n = 16
 MAX_ROUNDING_VARIANCE = 1e-11  # variance of equal values that rounding may leave in a `Summary`

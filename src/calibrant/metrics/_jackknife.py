@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import (
+from calibrant._core.kernels.bins import (
     MAX_CLUSTER_SLOTS,
     NUM_ODDS_CELLS,
     ClusterSums,
@@ -18,7 +18,7 @@ from calibrant.backend.bins import (
     equal_width_index,
     odds_cell,
 )
-from calibrant.backend.sorting import distinct_values
+from calibrant._core.kernels.sorting import distinct_values
 from calibrant.metrics._intervals import SUM_ROUNDING
 from calibrant.predictions import Predictions
 

@@ -11,13 +11,13 @@ from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec
 import torch
 from torch import Tensor
 
-from calibrant import registry
-from calibrant._validation import check_level
-from calibrant.backend.bins import EventStatistics
+from calibrant._core import registry
+from calibrant.predictions.validation import check_level
+from calibrant._core.kernels.bins import EventStatistics
 from calibrant.metrics._intervals import Evidence, Extremes, Interval, Sample, ScoreRange
 from calibrant.metrics._sums import BinSums
 from calibrant.predictions import Predictions, as_predictions
-from calibrant.types import InputError, PerExample
+from calibrant._core.types import InputError, PerExample
 
 P = ParamSpec("P")
 Unit = Literal["share", "nats", ""]

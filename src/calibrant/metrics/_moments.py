@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import Bins, ClusterSums, EventStatistics, Moments
+from calibrant._core.kernels.bins import Bins, ClusterSums, EventStatistics, Moments
 from calibrant.metrics._intervals import (
     MIN_DIVISOR,
     SUM_ROUNDING,

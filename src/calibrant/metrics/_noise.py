@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from calibrant.backend.bins import GroupedScores, Moments
+from calibrant._core.kernels.bins import GroupedScores, Moments
 from calibrant.metrics._intervals import Interval
 
 Array = np.ndarray

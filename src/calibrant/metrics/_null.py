@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import MAX_CLUSTER_SLOTS, ClusterSums, GroupedScores
+from calibrant._core.kernels.bins import MAX_CLUSTER_SLOTS, ClusterSums, GroupedScores
 from calibrant.metrics._intervals import SUM_ROUNDING
 
 NUM_NULL_DRAWS = 999  # p-values are multiples of 1/1000

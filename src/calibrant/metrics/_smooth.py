@@ -4,12 +4,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import EventStatistics
-from calibrant.backend.solvers import PointEvaluation, increasing_root
+from calibrant._core.kernels.bins import EventStatistics
+from calibrant._core.kernels.solvers import PointEvaluation, increasing_root
 from calibrant.metrics._intervals import Evidence
 from calibrant.metrics._metric import metric
 from calibrant.metrics._null import NUM_NULL_DRAWS, NullResiduals
-from calibrant.types import Count, Scalar
+from calibrant._core.types import Count, Scalar
 
 __all__ = ["smooth_ece"]
 

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from calibrant._validation import resolve_event
-from calibrant._validation.states import build_state, refuse_malformed
-from calibrant.backend.bins import (
+from calibrant.predictions.validation import resolve_event
+from calibrant.predictions.validation.states import build_state, refuse_malformed
+from calibrant._core.kernels.bins import (
     FIRST_ODDS_CELL,
     NUM_ODDS_CELLS,
     GroupedScores,
@@ -22,18 +22,18 @@ from calibrant.backend.bins import (
     equal_width_index,
     odds_cell,
 )
-from calibrant.backend.digests import tensors_digest
-from calibrant.backend.dispatch import kernels
+from calibrant._core.kernels.digests import tensors_digest
+from calibrant._core.kernels.dispatch import kernels
 from calibrant.io.arrays import read_tensors
-from calibrant.io.files import atomic_write
-from calibrant.io.foreign import parse_json
+from calibrant._core.files import atomic_write
+from calibrant._core.foreign import parse_json
 from calibrant.metrics import _sums
 from calibrant.metrics._class_sums import ClassSums
 from calibrant.metrics._intervals import Interval
 from calibrant.metrics._sums import FEATURES, HIGH_CONFIDENCE, UNIT_BITS, WORD_BITS, BinSums, GroupSums, SumBuilder
 from calibrant.predictions import EventSelector, Predictions, as_predictions
-from calibrant.registry import METRICS, check_settings
-from calibrant.types import Count, InputError, Range, prefix_errors
+from calibrant._core.registry import METRICS, check_settings
+from calibrant._core.types import Count, InputError, Range, prefix_errors
 
 CHUNK_ROWS = 1 << 13  # rows whose features are in memory at a time
 COMPILED_CHUNK_ROWS = 1 << 18  # rows of a compiled pass

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant._validation import check_level, check_range
-from calibrant.backend.bins import Bins, ClusterSums, GroupedScores, allow_rounding
+from calibrant.predictions.validation import check_level, check_range
+from calibrant._core.kernels.bins import Bins, ClusterSums, GroupedScores, allow_rounding
 from calibrant.metrics import _corp, _ranking
 from calibrant.metrics._intervals import Curve, cluster_share_interval, share_limits
 from calibrant.metrics._moments import draw_signs

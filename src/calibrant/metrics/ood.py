@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant.backend.bins import GroupedScores
-from calibrant.backend.softmax import entropies
+from calibrant._core.kernels.bins import GroupedScores
+from calibrant._core.kernels.softmax import entropies
 from calibrant.metrics._intervals import Curve
 from calibrant.metrics._metric import MetricInfo
 from calibrant.metrics._ranking import auroc_of
 from calibrant.predictions import Predictions
-from calibrant.registry import OOD_SCORES
-from calibrant.types import InputError, Logits, PerExample, PositiveFloat
+from calibrant._core.registry import OOD_SCORES
+from calibrant._core.types import InputError, Logits, PerExample, PositiveFloat
 
 __all__ = ["OOD_INFO", "Detection", "detection", "energy", "entropy", "max_logit", "max_probability", "register"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._text import shorten_repr
+from calibrant._core.text import shorten_repr
 from calibrant.monitoring._rows import NO_KEY, UNKNOWN_LABEL, Rows, batch_digest, hash_ids, hash_text
 from calibrant.predictions import Predictions
-from calibrant.types import InputError
+from calibrant._core.types import InputError
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from calibrant.monitoring._features import states_confidence
 from calibrant.monitoring._pairing import ModelPair
 from calibrant.monitoring._requirement import ABSOLUTE_GAP, BOUNDED_BY_L2, Requirement
 from calibrant.predictions import Predictions
-from calibrant.registry import Method
+from calibrant._core.registry import Method
 
 L2_BINS = 15  # of `debiased_l2`
 POWER = 0.8  # with which the sizes in hints decide

@@ -8,10 +8,10 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from calibrant import report
+from calibrant.reports import elements as report
 from calibrant.monitoring._estimates import Estimate
 from calibrant.monitoring._features import confidences
-from calibrant.plots import BAR_COLOR, GAP_COLOR
+from calibrant.reports.plots import BAR_COLOR, GAP_COLOR
 from calibrant.predictions import Predictions
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from calibrant._text import display_name, format_percent
-from calibrant.events import evaluated_event
+from calibrant._core.text import display_name, format_percent
+from calibrant.predictions.events import evaluated_event
 from calibrant.metrics import Sample, ScoreRange, student_quantile
 from calibrant.monitoring._features import (
     confidences,

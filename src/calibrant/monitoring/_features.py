@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from calibrant.events import evaluated_event
+from calibrant.predictions.events import evaluated_event
 from calibrant.predictions import Predictions
 
 NUM_CONFIDENCE_CUTS = 30

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from calibrant.types import InputError
+from calibrant._core.types import InputError
 
 LOCK_SECONDS = 60.0  # before a second writer gives up
 

@@ -7,10 +7,10 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from calibrant import report
-from calibrant._text import display_name
+from calibrant.reports import elements as report
+from calibrant._core.text import display_name
 from calibrant.monitoring._verdict import TestState, WatchVerdict
-from calibrant.plots import evidence_timeline, gap_timeline
+from calibrant.reports.plots import evidence_timeline, gap_timeline
 
 if TYPE_CHECKING:
     from calibrant.monitoring._watch import Watch

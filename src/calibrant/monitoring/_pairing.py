@@ -9,7 +9,7 @@ import torch
 from calibrant.monitoring._features import group_mask, row_weights
 from calibrant.monitoring._rows import id_texts
 from calibrant.predictions import Predictions
-from calibrant.types import InputError
+from calibrant._core.types import InputError
 
 
 @dataclass(frozen=True, eq=False)

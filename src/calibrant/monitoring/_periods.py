@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from calibrant.monitoring._evidence import LOOK_ROWS
-from calibrant.types import Range, Size
+from calibrant._core.types import Range, Size
 
 MAX_PERIODS = 400  # the last ones are kept
 PERIOD_COLUMNS = ("rows", "outcomes", "confidence", "variance")  # sums; variance of a calibrated model

@@ -8,8 +8,8 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from jaxtyping import Float, Int64, UInt64
 
-from calibrant._text import shorten_list
-from calibrant.types import Index, InputError, Range
+from calibrant._core.text import shorten_list
+from calibrant._core.types import Index, InputError, Range
 
 UNKNOWN_LABEL = -1
 NO_KEY = np.uint64(0)  # of rows without an id

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from calibrant.io.files import check_suffix, result_json
+from calibrant._core.files import check_suffix, result_json
 from calibrant.metrics import metric_info
 from calibrant.planning._search import MIN_CURVE_DRAWS, PowerPoint, power_between
 
@@ -69,7 +69,7 @@ class SampleSize:
         Args:
             ax: Axes to draw on. Default: the current axes of pyplot.
         """
-        from calibrant.plots import power_curve
+        from calibrant.reports.plots import power_curve
 
         grid = np.unique(np.geomspace(self.curve[0].n, self.curve[-1].n, 80).round()).astype(int)
         # of fewer draws, from the search for n, a power is too noisy to be drawn
@@ -90,7 +90,7 @@ class SampleSize:
 
     def save(self, path: str | Path) -> None:
         """Write the numbers (.json) or the power curve (.png, .svg, .pdf), by the suffix of the path."""
-        from calibrant.io.files import atomic_write
+        from calibrant._core.files import atomic_write
 
         path = Path(path)
         check_suffix(path, (*FIGURE_SUFFIXES, ".json"))

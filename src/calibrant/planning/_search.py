@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from calibrant.types import InputError
+from calibrant._core.types import InputError
 
 Trial = Callable[[int, np.random.Generator], bool]  # simulates n units; whether the goal is reached
 MIN_UNITS, MAX_UNITS = 2, 10_000_000

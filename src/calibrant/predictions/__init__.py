@@ -1,6 +1,6 @@
 """Predictions: logits with labels and whatever else is known about each sample, validated once."""
 
-from calibrant.events import EventSelector
+from calibrant.predictions.events import EventSelector
 from calibrant.predictions import _apply, _predictions
 from calibrant.predictions._apply import *
 from calibrant.predictions._columns import column_names

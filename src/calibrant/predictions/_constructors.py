@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._text import parse_integer
-from calibrant._validation import resolve_event, validate_inputs
-from calibrant._validation.arrays import num_elements, to_tensor
-from calibrant._validation.labels import binary_labels
-from calibrant._validation.names import factorize_samples, group_name_per_sample, to_unique_names
-from calibrant._validation.scores import SingleScoreEvidence, clip_rounding, is_single, log_probs
-from calibrant._validation.weights import COUNTS
-from calibrant.backend.threads import thread_limit
-from calibrant.events import BINARY_EVENTS, BINARY_KINDS, PREFERENCE, PRESENCE
+from calibrant._core.text import parse_integer
+from calibrant.predictions.validation import resolve_event, validate_inputs
+from calibrant.predictions.validation.arrays import num_elements, to_tensor
+from calibrant.predictions.validation.labels import binary_labels
+from calibrant.predictions.validation.names import factorize_samples, group_name_per_sample, to_unique_names
+from calibrant.predictions.validation.scores import SingleScoreEvidence, clip_rounding, is_single, log_probs
+from calibrant.predictions.validation.weights import COUNTS
+from calibrant._core.kernels.threads import thread_limit
+from calibrant.predictions.events import BINARY_EVENTS, BINARY_KINDS, PREFERENCE, PRESENCE
 from calibrant.io.arrays import find_score_and_label_keys
 from calibrant.predictions._columns import match_columns, match_targets, score_name
-from calibrant.types import InputError
+from calibrant._core.types import InputError
 
 Fields = dict[str, Any]
 SUM_TOLERANCE = 1e-3  # largest difference of the sum of rounded soft labels from 1

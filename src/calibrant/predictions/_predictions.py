@@ -12,17 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._text import join_names, shorten_list
-from calibrant._validation import resolve_event
-from calibrant._validation.arrays import num_elements
-from calibrant._validation.labels import positive_word
-from calibrant._validation.weights import COUNTS, IMPORTANCE
-from calibrant._validation.words import are_yes_and_no
-from calibrant.backend import overlap, softmax
-from calibrant.backend.bins import Events
-from calibrant.backend.softmax import ChunkVisitor, Outcomes
-from calibrant.backend.threads import thread_limit
-from calibrant.events import BINARY_EVENTS, PREFERENCE, EventSelector, default_selector
+from calibrant._core.text import join_names, shorten_list
+from calibrant.predictions.validation import resolve_event
+from calibrant.predictions.validation.arrays import num_elements
+from calibrant.predictions.validation.labels import positive_word
+from calibrant.predictions.validation.weights import COUNTS, IMPORTANCE
+from calibrant.predictions.validation.words import are_yes_and_no
+from calibrant._core.kernels import overlap, softmax
+from calibrant._core.kernels.bins import Events
+from calibrant._core.kernels.softmax import ChunkVisitor, Outcomes
+from calibrant._core.kernels.threads import thread_limit
+from calibrant.predictions.events import BINARY_EVENTS, PREFERENCE, EventSelector, default_selector
 from calibrant.predictions._apply import calibrate_logits, check_is_calibrator
 from calibrant.predictions._constructors import (
     fields_from_arrays,
@@ -34,14 +34,14 @@ from calibrant.predictions._constructors import (
     fields_from_probs,
     fields_from_soft_labels,
 )
-from calibrant.predictions._files import (
+from calibrant.io.predictions import (
     add_missing_labels,
     read_chunks,
     read_file,
     read_table,
     write_file,
 )
-from calibrant.types import Categories, ColumnMap, InputError, Map
+from calibrant._core.types import Categories, ColumnMap, InputError, Map
 
 EXACT_CONFIDENCE = 1 - 2.0**-20  # up to which 1 - confidence has ten digits
 MAX_SURPRISAL_LOGITS = 1 << 22  # logits of which surprisals are computed at a time
@@ -83,7 +83,7 @@ class Predictions:
 
     >>> Predictions([[0.0, 1.0, 2.0]], [3])
     Traceback (most recent call last):
-    calibrant.types.InputError: Expected labels in 0 .. 2, got 3 .. 3. Try labels - 1 if they are counted from 1.
+    calibrant._core.types.InputError: Expected labels in 0 .. 2, got 3 .. 3. Try labels - 1 if they are counted from 1.
     """
 
     logits: Tensor  # (n k) float

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from calibrant.predictions import Predictions, row_blocks
 from calibrant.predictions.masks import replace_masks
-from calibrant.types import InputError, Map
+from calibrant._core.types import InputError, Map
 
 FitFunction = Callable[[Predictions], Map]
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from calibrant.theory._gradient import check_gamma
-from calibrant.types import Logits
+from calibrant._core.types import Logits
 
 __all__ = ["focal_map", "focal_map_inverse"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.types import InputError
+from calibrant._core.types import InputError
 
 __all__ = ["confidence_threshold", "gamma_for", "gradient_ratio", "sample_dependent_gamma"]
 

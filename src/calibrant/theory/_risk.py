@@ -5,7 +5,7 @@ from torch import Tensor
 
 from calibrant import losses
 from calibrant.theory._focal_map import focal_map_inverse
-from calibrant.types import InputError, Labels, Logits, Loss, PerExample
+from calibrant._core.types import InputError, Labels, Logits, Loss, PerExample
 
 __all__ = ["conditional_risk", "kl_entropy_bound", "proper_part"]
 

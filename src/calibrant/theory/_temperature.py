@@ -8,7 +8,7 @@ import torch
 
 from calibrant.theory._focal_map import focal_map
 from calibrant.theory._gradient import check_gamma
-from calibrant.types import InputError
+from calibrant._core.types import InputError
 
 __all__ = ["NearestTemperature", "TemperatureBounds", "nearest_temperature", "temperature_bounds"]
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from calibrant._text import shorten_list, shorten_repr
-from calibrant._validation import check_range
-from calibrant._validation.words import normalize_word, outcome_scores
-from calibrant.types import InputError
+from calibrant._core.text import shorten_list, shorten_repr
+from calibrant.predictions.validation import check_range
+from calibrant.predictions.validation.words import normalize_word, outcome_scores
+from calibrant._core.types import InputError
 
 ProbabilityTable = Mapping[str, float]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from calibrant.io.foreign import check_shape
+from calibrant._core.foreign import check_shape
 
 TOKEN_SOURCES = ("tokens", "mean_token", "choices")  # see `token_confidence`
 CLIPPED_LOG_PROB = -100.0  # of servers that clip

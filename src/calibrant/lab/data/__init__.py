@@ -8,7 +8,7 @@ from calibrant.lab.data.newsgroups import newsgroups
 from calibrant.lab.data.sst import Trees, sst
 from calibrant.lab.data.svhn import svhn
 from calibrant.lab.data.without_download import blobs, digits
-from calibrant.registry import DATA_SETS
+from calibrant._core.registry import DATA_SETS
 
 register = DATA_SETS.register
 __all__ = ["Split", "Splits", "Trees", "blobs", "cifar10", "cifar100", "digits", "imagenet", "newsgroups", "register"]

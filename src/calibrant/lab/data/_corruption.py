@@ -10,8 +10,8 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from calibrant.registry import CORRUPTIONS
-from calibrant.types import InputError, Seed, Severity
+from calibrant._core.registry import CORRUPTIONS
+from calibrant._core.types import InputError, Seed, Severity
 
 TINY = 1e-12  # floor of denominators that may be 0, far below a level of 1 / 255
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from calibrant.io.cells import is_number
 from calibrant.lab.data._loading import find_in_root
-from calibrant.types import InputError
+from calibrant._core.types import InputError
 
 _PUNCTUATION_TO_BLANKS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
 

@@ -30,8 +30,8 @@ from calibrant.lab.data._loading import (
     wrap_read_errors,
 )
 from calibrant.lab.data._splits import Split, Splits
-from calibrant.registry import DATA_SETS, check_settings
-from calibrant.types import Count, InputError, OpenFraction, Seed
+from calibrant._core.registry import DATA_SETS, check_settings
+from calibrant._core.types import Count, InputError, OpenFraction, Seed
 
 
 @DATA_SETS.register

@@ -10,7 +10,7 @@ from calibrant.lab.networks.densenet import densenet, densenet121
 from calibrant.lab.networks.resnet import *
 from calibrant.lab.networks.text_cnn import cnn8_text, global_pooling_cnn
 from calibrant.lab.networks.tree_lstm import tree_lstm
-from calibrant.registry import NETWORKS
+from calibrant._core.registry import NETWORKS
 
 register = NETWORKS.register
 __all__ = ["bert", "cnn8_text", "densenet", "densenet121", "global_pooling_cnn", "lenet5", "mlp", "register"]

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from calibrant._lazy import import_optional
+from calibrant._core.lazy import import_optional
 from calibrant.lab.hub import is_hub_reachable, wrap_hub_errors
-from calibrant.registry import NETWORKS
-from calibrant.types import InputError
+from calibrant._core.registry import NETWORKS
+from calibrant._core.types import InputError
 
 
 class _Bert(nn.Module):

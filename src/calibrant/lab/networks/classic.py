@@ -5,8 +5,8 @@ from itertools import pairwise
 from torch import nn
 
 from calibrant.lab.networks.resnet import PooledClassifier
-from calibrant.registry import NETWORKS
-from calibrant.types import Count
+from calibrant._core.registry import NETWORKS
+from calibrant._core.types import Count
 
 
 @NETWORKS.register

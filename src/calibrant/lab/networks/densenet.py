@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.lab.networks.resnet import PooledClassifier
-from calibrant.registry import NETWORKS
-from calibrant.types import Count, OpenFraction
+from calibrant._core.registry import NETWORKS
+from calibrant._core.types import Count, OpenFraction
 
 
 class _DenseLayer(nn.Module):

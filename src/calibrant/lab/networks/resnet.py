@@ -14,8 +14,8 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, pad, relu
 
-from calibrant.registry import NETWORKS
-from calibrant.types import Count, InputError
+from calibrant._core.registry import NETWORKS
+from calibrant._core.types import Count, InputError
 
 __all__ = ["resnet8", "resnet9", "resnet18", "resnet20", "resnet32", "resnet34", "resnet44", "resnet50", "resnet56"]
 __all__ += ["resnet50_imagenet", "resnet50_tiny_imagenet", "resnet101", "resnet110", "resnet110_bottleneck"]

@@ -5,8 +5,8 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn.functional import max_pool1d, relu
 
-from calibrant.registry import NETWORKS
-from calibrant.types import Count, HalfOpenFraction
+from calibrant._core.registry import NETWORKS
+from calibrant._core.types import Count, HalfOpenFraction
 
 
 def build_embedding(vectors: Tensor | None, *, words: int, dimension: int, frozen: bool) -> nn.Embedding:

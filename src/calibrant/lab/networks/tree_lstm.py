@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.lab.networks.text_cnn import build_embedding
-from calibrant.registry import NETWORKS
-from calibrant.types import Count, HalfOpenFraction
+from calibrant._core.registry import NETWORKS
+from calibrant._core.types import Count, HalfOpenFraction
 
 
 class _TreeLSTM(nn.Module):

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from calibrant import registry
-from calibrant._grouping import group_pairs
-from calibrant._text import shorten_repr
-from calibrant.io.foreign import read_toml
+from calibrant._core import registry
+from calibrant._core.grouping import group_pairs
+from calibrant._core.text import shorten_repr
+from calibrant._core.foreign import read_toml
 from calibrant.lab.study.grids import (
     LIST_REGISTRIES,
     Grid,
@@ -34,8 +34,8 @@ from calibrant.lab.study.grids import (
     set_fields,
 )
 from calibrant.lab.study.recipe import RECIPES, Recipe
-from calibrant.registry import Method
-from calibrant.types import InputError, prefix_errors
+from calibrant._core.registry import Method
+from calibrant._core.types import InputError, prefix_errors
 
 MAX_FOLDER_NAME_CHARACTERS = 200
 STUDIES_FOLDER = Path(str(files("calibrant") / "studies"))
@@ -374,7 +374,7 @@ def parse_recipe(value: str | Mapping[str, Any]) -> Recipe:
     (15, 25)
     >>> parse_recipe("mukhoti_cifer")
     Traceback (most recent call last):
-    calibrant.types.InputError: Unknown recipe 'mukhoti_cifer'; did you mean 'mukhoti_cifar'?
+    calibrant._core.types.InputError: Unknown recipe 'mukhoti_cifer'; did you mean 'mukhoti_cifar'?
     """
     table = {"like": value} if isinstance(value, str) else dict(value)
     if (name := table.pop("like", None)) is None:

@@ -12,8 +12,8 @@ import torch
 
 from calibrant.lab.data import Split, Splits
 from calibrant.lab.study.grids import Methods, is_corruption
-from calibrant.registry import Method
-from calibrant.types import InputError
+from calibrant._core.registry import Method
+from calibrant._core.types import InputError
 
 MAX_DIGEST_BYTES = 1 << 30  # of larger tensors, evenly spaced rows of about this size are digested
 

@@ -10,10 +10,11 @@ import numpy as np
 import polars
 from matplotlib import rc_context
 
-from calibrant import calibrators, metrics, plots
-from calibrant._grouping import group_pairs
-from calibrant._text import escape_invisible
-from calibrant.io.files import check_outputs
+from calibrant import calibrators, metrics
+from calibrant.reports import plots
+from calibrant._core.grouping import group_pairs
+from calibrant._core.text import escape_invisible
+from calibrant._core.files import check_outputs
 from calibrant.lab.figures import figure_files, new_figure, save_figure
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing, numbered_name, reliability_drawing, slug

@@ -13,15 +13,16 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from calibrant import metrics, registry
-from calibrant._text import describe_error, shorten_repr, to_one_line
-from calibrant.backend.digests import json_digest
-from calibrant.backend.overlap import Overlap, Sketch
+from calibrant import metrics
+from calibrant._core import registry
+from calibrant._core.text import describe_error, shorten_repr, to_one_line
+from calibrant._core.kernels.digests import json_digest
+from calibrant._core.kernels.overlap import Overlap, Sketch
 from calibrant.io.columns import COLUMN_ROLES
 from calibrant.lab.study.recipe import Recipe
 from calibrant.predictions import Predictions
-from calibrant.registry import Method, Registry
-from calibrant.types import InputError, StatefulLoss, UpdatedLoss, prefix_errors
+from calibrant._core.registry import Method, Registry
+from calibrant._core.types import InputError, StatefulLoss, UpdatedLoss, prefix_errors
 
 Methods = tuple[Method, ...]
 LIST_REGISTRIES: dict[str, Registry | None] = {

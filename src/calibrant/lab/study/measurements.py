@@ -20,18 +20,19 @@ from typing import Any
 
 import torch
 
-from calibrant import calibrators, metrics, registry
-from calibrant._grouping import group_pairs
-from calibrant.backend.bins import Bins, Events
-from calibrant.backend.threads import thread_limit
+from calibrant import calibrators, metrics
+from calibrant._core import registry
+from calibrant._core.grouping import group_pairs
+from calibrant._core.kernels.bins import Bins, Events
+from calibrant._core.kernels.threads import thread_limit
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.grids import Methods, Model, Run, RunNames, error_text, is_corruption
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.tables import PARAMETER_PREFIX
 from calibrant.metrics.ood import Detection
 from calibrant.predictions import Predictions
-from calibrant.registry import Method
-from calibrant.types import InputError
+from calibrant._core.registry import Method
+from calibrant._core.types import InputError
 
 MIN_PARALLEL_SECONDS = 10.0  # less remaining work is not worth starting processes
 MACHINE_FAILURES = (MemoryError, OSError)  # abort a study; after other errors only one method has no values

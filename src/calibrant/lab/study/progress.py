@@ -19,9 +19,9 @@ from statistics import fmean
 import torch
 
 from calibrant import calibrators, losses
-from calibrant._grouping import group_pairs
-from calibrant._text import shorten_repr
-from calibrant._version import __version__
+from calibrant._core.grouping import group_pairs
+from calibrant._core.text import shorten_repr
+from calibrant._core.version import __version__
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import Engine, RunEvent, build_network, execute, run_locally
@@ -30,8 +30,8 @@ from calibrant.lab.study.store import Store
 from calibrant.lab.study.stored_files import minor_version
 from calibrant.lab.study.train import per_example_losses, train
 from calibrant.predictions import Predictions
-from calibrant.registry import Method
-from calibrant.types import InputError
+from calibrant._core.registry import Method
+from calibrant._core.types import InputError
 
 EXAMPLES_PER_CLASS = 20  # of the random predictions on which user methods are tried
 MIN_TRIAL_BATCH_EXAMPLES = 2  # batch normalization needs two

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from calibrant._text import escape_invisible
+from calibrant._core.text import escape_invisible
 from calibrant.lab.study.progress import Progress
 
 LINE_SECONDS = 30.0  # between two lines

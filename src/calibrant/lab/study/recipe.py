@@ -5,9 +5,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, get_type_hints
 
-from calibrant import registry
-from calibrant._text import shorten_repr
-from calibrant.types import Count, HalfOpenFraction, InputError, NonNegativeFloat, PositiveFloat, Range
+from calibrant._core import registry
+from calibrant._core.text import shorten_repr
+from calibrant._core.types import Count, HalfOpenFraction, InputError, NonNegativeFloat, PositiveFloat, Range
 
 Precision = Literal["32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true", "64-true"]
 

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from calibrant import metrics, plots
-from calibrant._grouping import group_pairs
+from calibrant import metrics
+from calibrant.reports import plots
+from calibrant._core.grouping import group_pairs
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing, slug
 from calibrant.lab.study.grids import Setup
 from calibrant.lab.study.tables import best_keys, main_calibration_error
-from calibrant.registry import Method, hyperparameters
+from calibrant._core.registry import Method, hyperparameters
 
 MetricRows = Sequence[Mapping[str, Any]]
 MIN_LINE_POINTS = 3  # values of the parameter

@@ -12,8 +12,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from calibrant import metrics
-from calibrant._grouping import group_pairs
-from calibrant._text import escape_invisible, escape_latex, escape_markdown
+from calibrant._core.grouping import group_pairs
+from calibrant._core.text import escape_invisible, escape_latex, escape_markdown
 from calibrant.lab.study import significance
 from calibrant.lab.study.grids import MODELS_PLACEHOLDER, RunNames, Setup
 from calibrant.lab.study.significance import SIGNIFICANCE_LEVEL, Key

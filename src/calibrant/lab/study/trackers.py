@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from calibrant import registry
-from calibrant._lazy import import_optional
+from calibrant._core import registry
+from calibrant._core.lazy import import_optional
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.engine import RunEvent
 from calibrant.lab.study.grids import Run

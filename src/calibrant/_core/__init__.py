@@ -1,0 +1,1 @@
+"""What everything rests on: kernels, the registry, text, files and types. It knows nothing of predictions."""

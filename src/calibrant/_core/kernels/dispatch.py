@@ -1,0 +1,58 @@
+"""Choose between compiled kernels and torch, and how many elements to process at a time."""
+
+import importlib
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from threading import Lock
+from typing import Any
+
+from torch import Tensor
+
+GPU_CHUNK_ELEMENTS = 1 << 24  # 128 MB in float64
+
+_IMPORT_LOCK = Lock()
+
+
+def kernels(x: Tensor) -> Any:
+    """Return the module `calibrant._core.kernels.compiled`, or None if torch does the work.
+
+    Torch does the work if x is on a GPU, if numba (`calibrant[fast]`) is not installed, and with NUMBA_DISABLE_JIT=1.
+    The size of x plays no part, so that batches of any size give the same sums to the last bit.
+    """
+    return cpu_kernels() if x.device.type == "cpu" else None
+
+
+def chunk_elements(x: Tensor, cpu_elements: int) -> int:
+    """Return the elements of a chunk: `cpu_elements` to stay in cache, or more to keep a GPU busy."""
+    return cpu_elements if x.device.type == "cpu" else max(cpu_elements, GPU_CHUNK_ELEMENTS)
+
+
+@cache
+def cpu_kernels() -> Any:
+    """Return the compiled kernels, or None without numba.
+
+    They are imported in a thread of their own, which an interrupt does not stop: a half imported numba stays broken.
+    """
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(_import_kernels).result()
+    except (ImportError, RuntimeError):  # numba is missing or broken, or cannot write its cache
+        return None
+
+
+def _import_kernels() -> Any:
+    """Import the compiled kernels and prepare numba's compiler. Return None if compilation is switched off.
+
+    The lock lets one thread at a time do this: numba's preparation fails in two at once, and an interrupt can leave
+    the first thread running.
+    """
+    with _IMPORT_LOCK:
+        config: Any = importlib.import_module("numba").config
+        if config.DISABLE_JIT:
+            return None
+        compiled = importlib.import_module("calibrant._core.kernels.compiled")
+        # The preparation, which numba otherwise starts when it first compiles
+        target: Any = importlib.import_module("numba.core.registry").cpu_target
+        target.typing_context.refresh()
+        target.target_context.refresh()
+        return compiled

@@ -1,0 +1,221 @@
+"""Array shapes, the protocols of user-defined methods, and the error for bad input.
+
+Shapes use n samples, k classes and b bins. Any function or class with a signature below can be registered, for example
+by the decorator `losses.register`; commands, studies and tables then accept its name. `metrics.metric` declares and
+registers a metric.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from calibrant._core.errors import InputError as InputError
+from calibrant._core.errors import prefix_errors as prefix_errors
+
+Logits = Float[Tensor, "n k"]  # any unnormalized log-probabilities, log p included
+Labels = Int[Tensor, "n"]  # true classes, 0 .. k-1
+SoftLabels = Float[Tensor, "n k"]  # probabilities
+Targets = Labels | SoftLabels
+PerExample = Float[Tensor, "n"]
+Scalar = Float[Tensor, ""]
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (n k), (n) or soft (n k) -> (n), differentiable; may take weights=, counts=
+Map = Callable[[Tensor], Tensor]  # a fitted calibrator, or any function (n k) -> (n k) of logits
+
+
+@runtime_checkable
+class Calibrator(Protocol):
+    """A fitted calibrator: a function from logits to better logits.
+
+    `fit` may have keyword-only hyperparameters, and a parameter `weights=None` after the labels; without it, weighted
+    predictions are refused. A `certificate` is optional. The fields of a dataclass, or the attributes of another class,
+    are saved: tensors, numbers, strings, tuples, other calibrators.
+    """
+
+    @classmethod
+    def fit(cls, logits: Logits, labels: Labels, /) -> Any:
+        """Return the calibrator fitted to labeled logits."""
+        ...
+
+    def __call__(self, logits: Logits, /) -> Logits:
+        """Return better logits for any number of samples."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Categories:
+    """A column of names, one per sample."""
+
+    index: Labels  # of `names`
+    names: tuple[str, ...]
+
+    def __getitem__(self, rows: Any) -> "Categories":
+        """Select rows."""
+        return Categories(self.index[rows], self.names)
+
+    @property
+    def used_names(self) -> tuple[str, ...]:
+        """The names of at least one sample."""
+        return tuple(self.names[i] for i in self.index.unique().tolist())
+
+
+@runtime_checkable
+class ColumnMap(Protocol):
+    """A fitted calibrator that needs columns of the predictions beside the logits, such as the group of each sample.
+
+    Predictions with columns are calibrated by `map_columns` instead of a call.
+    """
+
+    def map_columns(self, logits: Logits, columns: Mapping[str, Categories], /) -> Logits:
+        """Return better logits, given `groups` and `row_groups` if the predictions have them."""
+        ...
+
+    def column_notes(self, columns: Mapping[str, Categories], /) -> tuple[str, ...]:
+        """Return remarks for the notes of the predictions, such as groups that the calibrator was not fitted on."""
+        ...
+
+
+@runtime_checkable
+class LossObject(Protocol):
+    """A loss that is an object with further methods."""
+
+    def __call__(self, logits: Logits, labels: Labels, /) -> PerExample:
+        """Return the loss of each sample."""
+        ...
+
+
+@runtime_checkable
+class StatefulLoss(LossObject, Protocol):
+    """A loss that changes between epochs.
+
+    An optional method `for_epochs(epochs)` returns the loss for a training run of this length.
+    """
+
+    def after_epoch(self, epoch: int, val: Any, /) -> "StatefulLoss":
+        """Return the loss of the epoch after `epoch` (counted from 0), given the validation `Predictions` or None."""
+        ...
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state: tensors and numbers by name."""
+        ...
+
+    def with_state_dict(self, state: Mapping[str, Any], /) -> "StatefulLoss":
+        """Return the same loss with a state of `state_dict`."""
+        ...
+
+
+@runtime_checkable
+class UpdatedLoss(LossObject, Protocol):
+    """A loss that may use validation predictions within an epoch."""
+
+    def is_due(self, batch: int, /) -> bool:
+        """Whether to call `update` after a batch, counted from 0 in each epoch."""
+        ...
+
+    def update(self, val: Any, /) -> "UpdatedLoss":
+        """Return the loss of the next batch, given the validation `Predictions`."""
+        ...
+
+
+@runtime_checkable
+class MixingLoss(LossObject, Protocol):
+    """A loss that mixes training batches before the network sees them. A call itself mixes nothing."""
+
+    def mix(self, inputs: Tensor, labels: Labels, /, *, generator: torch.Generator | None = None) -> Any:
+        """Return a batch with network `inputs` and a method `loss(loss, logits)` for the loss per input."""
+        ...
+
+
+@dataclass(frozen=True)
+class Range:
+    """Range of a number: `ge` and `le` are included bounds, `gt` and `lt` excluded bounds.
+
+    Infinity is in the range only if `le` is infinity.
+    """
+
+    ge: float | int | None = None
+    le: float | int | None = None
+    gt: float | int | None = None
+    lt: float | int | None = None
+
+    def __contains__(self, x: float | int) -> bool:
+        return (
+            (math.isfinite(x) or x == self.le)  # not NaN, and infinity only as the upper bound
+            and (self.ge is None or x >= self.ge)
+            and (self.le is None or x <= self.le)
+            and (self.gt is None or x > self.gt)
+            and (self.lt is None or x < self.lt)
+        )
+
+    def __str__(self) -> str:
+        ends = {"at least": self.ge, "above": self.gt, "at most": self.le, "below": self.lt}
+        return " and ".join(f"{word} {end:g}" for word, end in ends.items() if end not in (None, math.inf))
+
+
+@dataclass(frozen=True)
+class MethodName:
+    """Annotation of a string as the text of a method: `Annotated[str, MethodName("calibrators")]`."""
+
+    kind: str  # of a registry
+
+
+@dataclass(frozen=True)
+class Allows:
+    """Annotation of numbers that a saved field may hold although they are not finite: `Allows(math.nan)`."""
+
+    numbers: tuple[float, ...]
+
+    def __init__(self, *numbers: float) -> None:
+        object.__setattr__(self, "numbers", numbers)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Annotation of a tuple whose length is the size of a dimension in the shapes of other fields: `Size("d")`."""
+
+    dimension: str
+
+
+@dataclass(frozen=True)
+class Index:
+    """Annotation of an array of indices: from `lowest` up to the length of another field, along an axis."""
+
+    field: str
+    axis: int = 0
+    lowest: int = 0
+
+
+# Hyperparameters
+
+CalibratorText = Annotated[str, MethodName("calibrators")]
+LossText = Annotated[str, MethodName("losses")]
+MetricText = Annotated[str, MethodName("metrics")]
+TemperatureGrid = Literal["mukhoti", "wang", "komisarenko", "komisarenko_code"]
+Count = Annotated[int, Range(ge=1, le=1_000_000)]
+PositiveFloat = Annotated[float, Range(gt=0)]
+Width = Annotated[float, Range(ge=1e-6)]  # of a kernel, or a temperature inside an exponential
+Norm = Annotated[float, Range(ge=1, le=math.inf)]
+NonNegativeFloat = Annotated[float, Range(ge=0)]
+OpenFraction = Annotated[float, Range(gt=0, lt=1)]
+Smoothing = Annotated[float, Range(lt=1)]
+HalfOpenFraction = Annotated[float, Range(ge=0, lt=1)]
+Seed = Annotated[int, Range(ge=0, le=2**32 - 1)]  # accepted by every random number generator
+Severity = Annotated[int, Range(ge=1, le=5)]  # of a corruption
+
+# Fields of saved states, validated when a file is loaded
+
+AnyFloat = Annotated[float, Allows(math.nan, math.inf, -math.inf)]
+FINITE_RANGE = Range(gt=-math.inf, lt=math.inf)
+FiniteScalar = Annotated[Scalar, FINITE_RANGE]
+PositiveScalar = Annotated[Scalar, Range(gt=0, lt=math.inf)]
+PerClass = Annotated[Float[Tensor, " k"], FINITE_RANGE]
+PerClassPair = Annotated[Float[Tensor, "k k"], FINITE_RANGE]
+FiniteVector = Annotated[Float[Tensor, " m"], FINITE_RANGE]
+FractionVector = Annotated[Float[Tensor, " m"], Range(ge=0, le=1)]
+PerBin = Annotated[Float[Tensor, "*sets b"], Allows(math.nan)]  # NaN in an empty bin
+StartIndices = Annotated[Int[Tensor, " s"], Range(ge=0)]

@@ -1,0 +1,284 @@
+"""The page of a card."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from calibrant.reports import elements as report
+from calibrant._core.text import display_name, format_percent, format_percent_range
+from calibrant.language_models.cards._numbers import MIN_TIE_RANGE, NO_RANKS, Ranking, UngradedAnswers
+from calibrant.language_models import CONVENTIONS, Bounds, PublishedValue
+from calibrant.metrics import Interval
+
+if TYPE_CHECKING:
+    from calibrant.language_models.cards._card import Card, ModelCard
+
+MAX_DIAGRAMS = 12
+
+
+def card_page(card: "Card", command: str) -> str:
+    """Return the HTML page of a card."""
+    models = card.models
+    without_grades = [estimate for estimate in card.ungraded if not estimate.graded]  # these are not in `models`
+    num_models = len(models) + len(without_grades)
+    num_answers = sum(model.answers for model in models) + sum(estimate.ungraded for estimate in without_grades)
+    lead = (
+        f"{num_answers:,} answers of {num_models} model{'s' if num_models > 1 else ''}. Intervals hold with "
+        f"probability {100 * card.level:g} %; every question counts once, whatever its number of repeats."
+    )
+    sections: list[report.Section] = []
+    if card.ungraded:
+        sections.append(report.Section("Answers without a grade", _ungraded(card.ungraded)))
+    if models:
+        sections += _model_sections(card)
+    return report.page(card.title, lead, sections, report.version_facts(command), kicker="Calibration card")
+
+
+def _model_sections(card: "Card") -> list[report.Section]:
+    """Return the sections on models with graded answers, without ranks or subjects if there are none."""
+    models = card.models
+    bodies = {
+        "Accuracy and calibration": _summary(models),
+        "Reliability": _diagrams(models),
+        "Ranks": _ranks(card.rankings) or (report.note(NO_RANKS) if len(models) > 1 else Markup()),
+        "Published conventions": _conventions(models),
+        "Accuracy of the most confident answers": _coverage(models),
+        "Answer, or say nothing": _policies(models),
+        "Subjects": _subjects(models),
+        "How the logs were read": _notes(models),
+    }
+    return [report.Section(heading, body) for heading, body in bodies.items() if body]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, note: str = "") -> Markup:
+    """Return a table whose row names may break, with a note below it if there is one."""
+    table = report.table(head, rows, caption=caption, long_row_names=True)
+    return table + report.note(note) if note else table
+
+
+def _ungraded(estimates: Sequence[UngradedAnswers]) -> Markup:
+    """Return the estimates for models with ungraded answers, what they mean, and the answers to grade next."""
+    head = ["model", "graded", "not graded", "mean confidence", "accuracy of all", "confidence − accuracy"]
+    rows = [
+        [
+            display_name(estimate.name),
+            f"{estimate.graded:,}",
+            f"{estimate.ungraded:,}",
+            format_percent(estimate.confidence, 1),
+            _percents(estimate.accuracy) if estimate.graded else "unknown",
+            _percents(estimate.gap) if estimate.graded else "unknown",
+        ]
+        for estimate in estimates
+    ]
+    sentences = [_paragraph(estimate.name, estimate.sentence) for estimate in estimates]
+    table = _table(head, rows, "answers without a grade")
+    return report.join_html([table, *sentences, *map(_answers_to_grade, estimates)])
+
+
+def _paragraph(name: str, text: str) -> Markup:
+    """Return text on a model, after its name in bold."""
+    return report.render("<p><strong>{}</strong> {}</p>", display_name(name), text)
+
+
+def _answers_to_grade(estimate: UngradedAnswers) -> Markup:
+    """Return the answers to grade next, folded, with a link that downloads them as JSON."""
+    content = json.dumps([{"task": task, "question": question} for task, question in estimate.grade_next])
+    return report.render(
+        "<details><summary>{}: {} answers to grade next</summary><p>Grade them in this order, and stop when you like: "
+        'the first of them are a random sample too. <a href="{}" download="answers_to_grade.json">Download the list</a>'
+        "</p><p>{}</p></details>",
+        display_name(estimate.name),
+        f"{len(estimate.grade_next):,}",
+        "data:application/json," + quote(content),
+        ", ".join(display_name(question) for _, question in estimate.grade_next),
+    )
+
+
+def _summary(models: "Sequence[ModelCard]") -> Markup:
+    """Return two tables with a row per model, one of answers and accuracy, and one of calibration."""
+    head = ["model", "answers", "without a confidence", "not answered", "accuracy", "confidence − accuracy"]
+    answers = [
+        [
+            display_name(m.name),
+            f"{m.answers:,}",
+            format_percent(max(0.0, 1 - m.with_confidence.value - m.not_answered.value), 1),  # may round below 0
+            format_percent(m.not_answered.value, 1),
+            _percents(m.accuracy),
+            _percents(m.numbers["signed_gap"]),
+        ]
+        for m in models
+    ]
+    calibration_head = ["model", "calibration error", "ECE", "if calibrated", "Brier", "AUROC"]
+    calibration = [
+        [
+            display_name(m.name),
+            _percents(m.numbers["debiased_l2"]),
+            format_percent(m.numbers["ece"].value),
+            f"up to {format_percent(m.noise_floor.high)}",
+            _numbers(m.numbers["event_brier"]),
+            _numbers(m.numbers["auroc"]),
+        ]
+        for m in models
+    ]
+    text = (
+        "All graded answers count in the accuracy, and the answers with a confidence in the other values. The "
+        "calibration error is the root of the mean squared gap without the bias of ECE; a calibrated model would show "
+        "an ECE up to the value “if calibrated” by chance. The Brier score and AUROC take confidences as probabilities "
+        "of a right answer; AUROC tells how well they separate right from wrong answers."
+    )
+    return _table(head, answers, "answers") + _table(calibration_head, calibration, "calibration", text)
+
+
+def _diagrams(models: "Sequence[ModelCard]") -> Markup:
+    """Return the reliability diagrams of the first `MAX_DIAGRAMS` models."""
+    figures = report.join_html(map(_diagram, models[:MAX_DIAGRAMS]))
+    text = "Blue: accuracy by stated confidence. Red: the gap to the confidence. Fainter bars have fewer answers."
+    num_hidden = len(models) - MAX_DIAGRAMS
+    if num_hidden > 0:
+        text += f" {num_hidden} more models are not drawn."
+    return report.render('<div class="figures">{}</div>', figures) + report.note(text)
+
+
+def _diagram(model: "ModelCard") -> Markup:
+    """Return the reliability diagram of a model."""
+    name = display_name(model.name)
+    return report.reliability_figure(model.predictions, f"Reliability diagram of {name}: {model.headline}.", name)
+
+
+def _ranks(rankings: Sequence[Ranking]) -> Markup:
+    """Return a table of ranks for each score."""
+    parts: list[Markup] = []
+    for ranking in rankings:
+        rows = [[display_name(row.model), f"{row.score:.4f}", row.ranks_text] for row in ranking.rows]
+        explanation = (
+            f"Paired on {ranking.questions:,} questions that all models answered. All ranks lie in their intervals "
+            f"with probability {100 * ranking.level:g} %."
+        )
+        parts.append(_table(["model", ranking.title, "rank"], rows, f"ranks by {ranking.title}", explanation))
+    return report.join_html(parts)
+
+
+def _conventions(models: "Sequence[ModelCard]") -> Markup:
+    """Return the published conventions, their bounds over missing confidences, and definitions.
+
+    Models with fractional scores are left out. If no model remains, say why.
+    """
+    models = [m for m in models if m.conventions]
+    if not models:
+        return report.note("Published conventions take scores 0 or 1, not fractional ones.")
+    titles = {name: convention.title for name, convention in CONVENTIONS.items()}
+    rows = [[display_name(m.name), *map(_convention_text, m.conventions.values())] for m in models]
+    bound_titles = {"signed_gap": "confidence − accuracy", "brier": "Brier"} | titles
+    bound_head = ["model", "missing", *(bound_titles[name] for name in models[0].bounds)]
+    bound_rows: list[list[str]] = []
+    for m in models:
+        num_missing = max(value.filled for value in m.conventions.values())  # 0 if a convention takes no confidences
+        bound_rows.append([display_name(m.name), f"{num_missing:,}", *map(_bounds_text, m.bounds.values())])
+    definition_head = ["number", "definition", "missing confidences", "source"]
+    definitions = [[c.title, c.definition, c.missing, c.source] for c in CONVENTIONS.values()]
+    explanation = (
+        "Each number as its published code computes it, in the order of the file; in parentheses, its range over all "
+        "orders of answers with equal confidences. A missing confidence counts as 100 % there. The next table has the "
+        "least and the greatest value over everything that the missing confidences could have been. Bounds marked "
+        "(outer) contain these two values, and can be wider."
+    )
+    parts = [
+        _table(["model", *titles.values()], rows, "published conventions", explanation),
+        _table(bound_head, bound_rows, "bounds over missing confidences"),
+        report.details("Definitions and sources", _table(definition_head, definitions, "definitions")),
+    ]
+    return report.join_html(parts)
+
+
+def _convention_text(value: PublishedValue) -> str:
+    """Return a number, with its range over orders of equal confidences if it has one, or "none" if it is undefined."""
+    if math.isnan(value.value):
+        return "none"
+    text = f"{value.value:.4f}"
+    return text if value.high - value.low < MIN_TIE_RANGE else f"{text} ({value.low:.4f} to {value.high:.4f})"
+
+
+def _bounds_text(bounds: Bounds) -> str:
+    """Return the bounds over missing confidences as text, which marks outer bounds."""
+    return f"{bounds.low:.4f} to {bounds.high:.4f}{'' if bounds.is_exact else ' (outer)'}"
+
+
+def _coverage(models: "Sequence[ModelCard]") -> Markup:
+    """Return the table of accuracy at coverage. The name of a model stands in its first row."""
+    head = ["model", "answers", "confidence from", "accuracy"]
+    rows = [
+        [
+            display_name(model.name) if i == 0 else "",
+            format_percent(row.coverage, 0),
+            format_percent(row.threshold, 0),
+            f"{format_percent(row.accuracy, 1)} ({format_percent_range(row.low, row.high, 1)})",
+        ]
+        for model in models
+        for i, row in enumerate(model.coverage)
+    ]
+    text = (
+        "Each row has the most confident of the answers that have a confidence. Answers of equal confidence belong "
+        "together. The limits of a model hold for all shares at once."
+    )
+    return _table(head, rows, "accuracy at coverage", text)
+
+
+def _policies(models: "Sequence[ModelCard]") -> Markup:
+    """Return the table of mean scores if only questions with a confidence of at least t are answered.
+
+    Only the first row of a model has its name.
+    """
+    head = ["model", "t", "answered", "score", "always answering"]
+    rows = [
+        [
+            display_name(model.name) if i == 0 else "",
+            f"{row.target:g}",
+            format_percent(row.answered, 0),
+            f"{row.score.value:+.3f} ({row.score.low:+.3f} to {row.score.high:+.3f})",
+            f"{row.always:+.3f}",
+        ]
+        for model in models
+        for i, row in enumerate(model.policies)
+    ]
+    text = (
+        "The mean score per question if the model answers only with a confidence of at least t: a right answer counts "
+        "1, no answer 0, a wrong answer −t / (1 − t). With true confidences no other rule is better, and the score is "
+        "never below 0 or the score of always answering, up to chance."
+    )
+    return _table(head, rows, "score by smallest confidence t", text)
+
+
+def _subjects(models: "Sequence[ModelCard]") -> Markup:
+    """Return a table of subjects for each model that has them, folded if there are several models, else nothing."""
+    head = ["subject", "questions", "accuracy", "confidence", "confidence − accuracy"]
+    parts: list[Markup] = []
+    for m in [model for model in models if model.subjects]:
+        name, rows = display_name(m.name), list[list[str]]()
+        for s in m.subjects:
+            accuracy, confidence = format_percent(s.accuracy, 1), format_percent(s.confidence, 1)
+            rows.append([display_name(s.name), f"{s.questions:,}", accuracy, confidence, _percents(s.gap)])
+        highlighted = [s.gap.low > 0 or s.gap.high < 0 for s in m.subjects]
+        body = report.table(head, rows, caption=f"subjects of {name}", highlighted=highlighted, long_row_names=True)
+        parts.append(body if len(models) == 1 else report.details(name, body))
+    text = "Marked subjects have a gap beyond chance; the intervals of all subjects of a model hold together."
+    return report.join_html([*parts, report.note(text)] if parts else [])
+
+
+def _notes(models: "Sequence[ModelCard]") -> Markup:
+    """Return the remarks on how each log was read, or that there are none."""
+    parts = [_paragraph(model.name, " ".join(model.notes)) for model in models if model.notes]
+    return report.join_html(parts) if parts else report.note("No remarks.")
+
+
+def _percents(x: Interval) -> str:
+    """Return a share and its interval in percent."""
+    return f"{format_percent(x.value)} ({format_percent_range(x.low, x.high)})"
+
+
+def _numbers(x: Interval) -> str:
+    """Return a value and its interval."""
+    return f"{x.value:.3f} ({x.low:.3f} to {x.high:.3f})"

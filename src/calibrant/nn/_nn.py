@@ -1,0 +1,519 @@
+"""Torch modules for losses and calibrators."""
+
+import inspect
+import warnings
+from collections.abc import Sequence
+from dataclasses import is_dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibrant import calibrators, losses
+from calibrant._core.text import shorten_repr
+from calibrant._core.kernels.softmax import chunked_logits
+from calibrant.predictions import Predictions, check_is_calibrator
+from calibrant._core.registry import LOSSES
+from calibrant._core.types import Calibrator, InputError, Loss, StatefulLoss
+
+MIN_EPOCH_BATCHES = 10  # fewer batches with gradients are not taken for a training
+
+
+class Criterion(nn.Module):
+    """A loss as a torch module: `Criterion("focal(gamma=3)")(logits, labels).backward()`.
+
+    Logits (n, k) or (n, k, d1, ...) go with labels (n) or (n, d1, ...), or with soft labels: probabilities in the shape
+    of the logits, whose loss is the mean over labels drawn from them. Logits in float16 or bfloat16 are computed in
+    float32, also under autocast. A loss with state is advanced by `after_epoch`, and its state is part of the
+    `state_dict`. A warning says so if it is used for training without `after_epoch`.
+
+    With `binary`, each logit s is an event with P(y = 1) = 1 / (1 + exp(-s)), and labels are 0, 1 or that probability,
+    or NaN if they are missing: logits (n) or (n, 1, d1, ...) with labels (n) or (n, d1, ...), or logits and labels
+    (n, m) for m labels per sample. The loss is that of the two logits -s/2 and s/2: focal becomes the sigmoid focal
+    loss.
+
+    Args:
+        loss: Text of a registered loss, or a callable (n k), (n) -> (n). A loss that sees the batch as a whole receives
+            the weight of each row by its parameter `weights`.
+        reduction: As in `torch.nn.functional.cross_entropy`. The weighted mean divides by the total class weight.
+        weight: Weight of each class (k). It multiplies the whole loss of a sample, including label smoothing; torch
+            weights each class's term of the smoothed sum, which moves the minimum away from the smoothed target. A soft
+            label has the mean weight of its classes.
+        ignore_index: Label of positions to leave out, also from penalties on the whole batch.
+        binary: Whether each logit is an event of its own.
+        alpha: With `binary`, the weight of events that happen; the others have 1 - alpha (Lin et al. 2017). The mean
+            divides by the number of events, not by their weight.
+
+    Attributes:
+        is_advanced: Whether `after_epoch` has been called, or a callback of a trainer calls it.
+
+    >>> criterion = Criterion("focal(gamma=2)", ignore_index=-1)
+    >>> criterion
+    Criterion(focal(gamma=2), ignore_index=-1)
+    >>> criterion(torch.zeros(3, 2), torch.tensor([0, 1, -1]))
+    tensor(0.1733)
+    >>> Criterion("focal(gamma=2)", binary=True, alpha=0.25)(torch.zeros(4), torch.tensor([0.0, 0.0, 0.0, 1.0]))
+    tensor(0.1083)
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        loss: str | Loss,
+        *,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+        weight: Tensor | Sequence[float] | None = None,
+        ignore_index: int = -100,
+        binary: bool = False,
+        alpha: float | None = None,
+    ) -> None:
+        super().__init__()
+        if reduction not in ("mean", "sum", "none"):
+            raise InputError(f"Expected reduction as mean, sum or none, got {reduction!r}.", code="option_value")
+        if alpha is not None and not (binary and 0 <= alpha <= 1):
+            raise InputError(
+                f"Expected alpha in [0, 1] and binary=True, got {alpha} and binary={binary}. Try "
+                "weight=torch.tensor([...]) to weight classes.",
+                code="alpha",
+            )
+        self.loss: Loss = LOSSES.resolve(loss) if isinstance(loss, str) else loss
+        self.reduction = reduction
+        self.ignore_index = ignore_index
+        self.binary = binary
+        self.alpha = alpha
+        self.register_buffer("weight", None if weight is None else _check_class_weights(weight))
+        self._takes_weights = "weights" in inspect.signature(self.loss).parameters
+        self._labels_checked = False  # values are checked once on a GPU, which would wait for every check
+        self._loss_text = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+        self.is_advanced = not losses.state(self.loss)
+        self._num_trained_batches: dict[int, int] = {}  # by the id of the module, because copies begin again
+        self._was_evaluated = False  # after it was used for training
+
+    def extra_repr(self) -> str:
+        """Return the loss and the settings that differ from their defaults, for the text of a module."""
+        defaults = {"reduction": "mean", "ignore_index": -100, "binary": False, "alpha": None}
+        settings = [
+            f"{name}={getattr(self, name)!r}" for name, value in defaults.items() if getattr(self, name) != value
+        ]
+        weight = [] if self.weight is None else [f"weight={shorten_repr(self.weight.tolist())}"]
+        return ", ".join([self._loss_text, *settings, *weight])
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the reduced loss, or the loss of each position with reduction "none"."""
+        if not (self.is_advanced or torch.compiler.is_compiling()):
+            self._note_use(logits.requires_grad)
+        with torch.autocast(logits.device.type, enabled=False):  # it would round the products inside losses
+            return self._compute(logits, labels)
+
+    def _compute(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the result of `forward`."""
+        flatten = _flatten_binary if self.binary else _flatten_classes
+        rows, targets, shape = flatten(logits, labels)  # (n, k), (n) or (n, k), and the shape of the result
+        rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+        targets = targets.to(rows) if targets.is_floating_point() else targets.long()
+        if targets.ndim == 1:
+            used = (targets != self.ignore_index) & ~(self.binary & targets.isnan())  # NaN is a missing event
+            targets = targets.where(used, 0)  # any valid label, because the loss of unused rows is set to 0
+        else:  # soft labels (n, k)
+            used = torch.ones_like(rows[:, 0], dtype=torch.bool)
+        if (targets.is_cpu or not self._labels_checked) and not torch.compiler.is_compiling():
+            _check_label_values(targets, rows.shape[1], self.binary, self.ignore_index)
+            self._labels_checked = targets.numel() > 0  # an empty batch says nothing about the next
+        # The weight by `alpha`: alpha for targets of 1, 1 - alpha for targets of 0, and between them for probabilities
+        factor = 1.0 if self.alpha is None else 1 - self.alpha + (2 * self.alpha - 1) * targets.to(rows)
+        if self.binary and targets.is_floating_point():
+            targets = torch.stack([1 - targets, targets], -1)
+        if self.weight is not None and len(self.weight) != rows.shape[1]:
+            raise InputError(
+                f"Expected a weight of each of {rows.shape[1]} classes, got {len(self.weight)} weights. With "
+                "binary=True, the classes are 0 and 1 for every event.",
+                code="num_weights",
+            )
+        class_weight = used.to(rows) if self.weight is None else _target_weights(self.weight.to(rows), targets) * used
+        weights = class_weight * factor
+        values = self.loss(rows, targets, weights=weights) if self._takes_weights else self.loss(rows, targets)  # pyright: ignore
+        _check_loss_shape(values, rows)
+        values = values.where(used, 0) * weights  # where, because 0 * inf is NaN
+        if self.reduction == "none":
+            return values.view(shape)
+        return values.sum() if self.reduction == "sum" else values.sum() / class_weight.sum()
+
+    def after_epoch(self, epoch: int, val: Predictions | None = None) -> None:
+        """Advance a loss with state to the next epoch.
+
+        Args:
+            epoch: Epoch that ended, counted from 0.
+            val: Validation predictions.
+        """
+        if isinstance(self.loss, StatefulLoss):
+            self.loss = self.loss.after_epoch(epoch, val)
+        self.is_advanced = True
+
+    def _note_use(self, is_training: bool) -> None:
+        """Count a batch, and warn if training goes on after an evaluation without `after_epoch`."""
+        if not is_training:
+            self._was_evaluated = bool(self._num_trained_batches)
+        elif self._was_evaluated:
+            self._warn_not_advanced()
+        else:
+            self._num_trained_batches[id(self)] = self._num_trained_batches.get(id(self), 0) + 1
+
+    def _warn_not_advanced(self) -> None:
+        """Warn, once, that the loss stays that of the first epoch."""
+        self.is_advanced = True
+        warnings.warn(
+            f"{self._loss_text} stays as in its first epoch without after_epoch. Call criterion.after_epoch(epoch, "
+            "val) after every epoch.",
+            stacklevel=2,
+        )
+
+    def train(self, mode: bool = True) -> "Criterion":
+        """Set the mode, as for any module, and remember evaluations."""
+        self._was_evaluated = self._was_evaluated or (not mode and bool(self._num_trained_batches))
+        return super().train(mode)
+
+    def __del__(self) -> None:
+        """Warn if the loss was used for training and never advanced."""
+        if (
+            not self.__dict__.get("is_advanced", True)
+            and self._num_trained_batches.get(id(self), 0) >= MIN_EPOCH_BATCHES
+        ):
+            self._warn_not_advanced()
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Add the loss state to that of the module, under keys "loss.NAME"."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name, value in losses.state(self.loss).items():
+            destination[f"{prefix}loss.{name}"] = torch.as_tensor(value)
+
+    def _load_from_state_dict(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing_keys: list[str], *args: Any
+    ) -> None:
+        """Restore the state of the loss if it is complete, and report its missing keys, then load the buffers."""
+        current = losses.state(self.loss)
+        keys = {f"{prefix}loss.{name}": name for name in current}
+        saved = {name: state_dict[key] for key, name in keys.items() if key in state_dict}
+        for key in keys:
+            state_dict.pop(key, None)  # torch would report it as unexpected
+        if current and len(saved) == len(current):
+            # Numbers were saved as tensors
+            restored = {name: v if isinstance(current[name], Tensor) else v.item() for name, v in saved.items()}
+            self.loss = losses.restore_state(self.loss, restored)
+        missing_keys += [key for key, name in keys.items() if name not in saved]
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing_keys, *args)
+
+
+def _flatten_classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+    """Return logits (n, k), labels (n) or soft labels (n, k), and the shape of positions."""
+    shape = logits.shape[:1] + logits.shape[2:]
+    are_soft = labels.is_floating_point()
+    label_shape = logits.shape if are_soft else shape
+    if logits.ndim < 2 or labels.shape != label_shape:
+        hint = ""
+        if labels.shape == logits.shape:
+            hint = " Try labels.float() for one-hot labels, binary=True for several labels per sample."
+        raise InputError(
+            "Expected logits (n, k, ...) and class indices (n, ...) or floating soft labels (n, k, ...), got "
+            f"{tuple(logits.shape)} and {tuple(labels.shape)} of {labels.dtype}.{hint}",
+            code="shape",
+        )
+    _refuse_one_class(logits)
+    flat_labels = _flatten_positions(labels) if are_soft else labels.flatten()
+    return _flatten_positions(logits), flat_labels, shape
+
+
+def _flatten_positions(x: Tensor) -> Tensor:
+    """Return a tensor (n, k) unchanged, or (n, k, d1, ...) as (n d1 ..., k)."""
+    return x if x.ndim == 2 else x.movedim(1, -1).flatten(0, -2)
+
+
+def _flatten_binary(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+    """Return two logits per event (n, 2), its outcome (n) as a class or probability, and the shape of events."""
+    has_class_axis = logits.shape[1:2] == (1,)
+    shape_without_axis = logits.shape[:1] + logits.shape[2:]
+    if labels.shape != logits.shape and not (has_class_axis and labels.shape == shape_without_axis):
+        raise InputError(
+            "Expected one logit per label, (n, ...) or (n, 1, ...) and (n, ...), with binary=True, got "
+            f"{tuple(logits.shape)} and {tuple(labels.shape)}. Try binary=False for logits of two classes.",
+            code="shape",
+        )
+    half = logits.flatten() / 2  # [-s/2, s/2] instead of [0, s] treats both classes alike
+    return torch.stack([-half, half], -1), labels.flatten(), labels.shape
+
+
+def _check_label_values(targets: Tensor, k: int, binary: bool, ignore_index: int) -> None:
+    """Raise `InputError` for labels out of range or soft labels that do not sum to 1, except inside vmap."""
+    if targets.numel() == 0:
+        return
+    soft = targets.is_floating_point()
+    try:
+        low, high = map(float, targets.aminmax())
+        is_normalized = binary or not soft or float((targets.sum(-1) - 1).abs().max()) < 1e-2
+    except RuntimeError:  # vmap hides the values
+        return
+    upper = 1 if binary or soft else k - 1
+    if not 0 <= low <= high <= upper:
+        raise InputError(
+            f"Expected labels in 0 .. {upper}, got {low:g} .. {high:g}. Positions with ignore_index={ignore_index} are "
+            "left out.",
+            code="label_range",
+        )
+    if not is_normalized:
+        raise InputError(
+            "Expected soft labels that sum to 1 over the classes. Try binary=True for several labels per sample.",
+            code="label_sums",
+        )
+
+
+def _check_loss_shape(values: Tensor, rows: Tensor) -> None:
+    """Raise `InputError` unless a loss has one value per row: broadcasting would mix in the rows that are left out."""
+    if values.shape != rows.shape[:1]:
+        raise InputError(
+            f"Expected a loss with one value per row ({len(rows)},), got {tuple(values.shape)}. Try reduction='none' "
+            "for a loss of torch.",
+            code="loss_shape",
+        )
+
+
+def _check_class_weights(weight: Any) -> Tensor:
+    """Return class weights as a tensor (k). Raise `InputError` unless all are finite and at least 0."""
+    tensor = torch.as_tensor(weight)
+    if tensor.ndim != 1 or not bool((tensor.isfinite() & (tensor >= 0)).all()):
+        raise InputError(
+            f"Expected weight as one finite number of at least 0 per class, got {shorten_repr(tensor.tolist())}.",
+            code="class_weights",
+        )
+    return tensor
+
+
+def _target_weights(weight: Tensor, targets: Tensor) -> Tensor:
+    """Return the class weight of each label, or the mean over a soft label."""
+    return (targets.to(weight) * weight).sum(-1) if targets.is_floating_point() else weight[targets]
+
+
+class CalibratedNetwork(nn.Module):
+    """A network followed by a fitted calibrator, whose tensors are buffers of the module.
+
+    Logits (n, k, d1, ...), such as those of segmentation, are calibrated along axis 1. `half`, `double` and
+    `.to(dtype)` change the network alone: the calibrator keeps its precision, and returns that of the logits.
+
+    Args:
+        network: The network, which returns a tensor of logits.
+        calibrator: Any fitted `types.Calibrator`, which may contain other calibrators.
+        binary: Whether the network returns one logit s per event, in any shape. The calibrator then has two classes,
+            as fitted on `Predictions.from_binary_logits`, and s becomes the difference of the logits that it returns
+            for (0, s): P(y = 1) stays 1 / (1 + exp(-s)).
+
+    >>> warm = calibrators.Temperature(torch.tensor(2.0))
+    >>> CalibratedNetwork(torch.nn.Identity(), warm, binary=True)(torch.tensor([[3.0], [-1.0]]))
+    tensor([[ 1.5000],
+            [-0.5000]])
+    """
+
+    def __init__(self, network: nn.Module, calibrator: Calibrator, *, binary: bool = False) -> None:
+        super().__init__()
+        check_is_calibrator(calibrator)
+        self.network = network
+        self.calibrator = calibrator
+        self.binary = binary
+        self._buffer_plan = self._register_tensors(calibrator, "")
+
+    def _register_tensors(self, value: Any, name: str) -> "BufferPlan":
+        """Register the tensors inside a value as buffers, and return the plan to put them back.
+
+        The plan of a tensor is the name of its buffer. Any other value has the plans of those parts that hold tensors.
+        """
+        if isinstance(value, Tensor):
+            self.register_buffer(name, value)
+            return name
+        plans = {
+            key: self._register_tensors(part, f"{name}__{key}" if name else key)
+            for key, part in _named_parts(value).items()
+        }
+        return {key: plan for key, plan in plans.items() if plan}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "CalibratedNetwork":
+        """Move all tensors as torch does, but keep the dtypes of the calibrator's tensors."""
+        original = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, buffer in original.items():
+            moved = self._buffers[name]
+            if buffer is not None and moved is not None and moved.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(moved.device)
+        return self
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Tensor:
+        """Return the calibrated logits of the network."""
+        logits = self.network(*inputs, **kwargs)
+        _check_output(logits, self.binary)
+        # .to() and load_state_dict() change the buffers, not the tensors that the calibrator holds
+        buffers = dict(self.named_buffers(recurse=False, remove_duplicate=False))  # one tensor may have several names
+        calibrator = _with_buffers(self.calibrator, self._buffer_plan, buffers)
+        if self.binary:
+            flat = logits.flatten()
+            pair = calibrator(torch.stack([torch.zeros_like(flat), flat], -1))
+            return (pair[:, 1] - pair[:, 0]).view(logits.shape)
+        if logits.ndim == 2:
+            return calibrator(logits)
+        dense = logits.movedim(1, -1)  # (n, d1, ..., k)
+        return calibrator(dense.flatten(0, -2)).view(dense.shape).movedim(-1, 1)
+
+
+def _check_output(logits: Any, binary: bool) -> None:
+    """Raise `InputError` unless a network returned logits: of at least two classes, or with `binary` of events."""
+    if not isinstance(logits, Tensor):
+        raise InputError(
+            f"Expected a tensor of logits from the network, got {type(logits).__name__}. Try a module that returns its "
+            "logits.",
+            code="no_logits",
+        )
+    if not binary and logits.ndim < 2:
+        raise InputError(
+            f"Expected logits (n, k, ...) from the network, got {tuple(logits.shape)}. Try binary=True for one logit "
+            "per event.",
+            code="shape",
+        )
+    if not binary:
+        _refuse_one_class(logits)
+
+
+def _refuse_one_class(logits: Tensor) -> None:
+    """Raise `InputError` for logits (n, 1, ...) of classes."""
+    if logits.shape[1] == 1:
+        raise InputError(
+            f"Expected at least 2 classes, got logits {tuple(logits.shape)}. Try binary=True.", code="one_class"
+        )
+
+
+BufferPlan = str | dict[str, Any]  # name of a buffer, or the plan of each part that contains tensors
+
+
+def _named_parts(value: Any) -> dict[str, Any]:
+    """Return the items of a tuple by index, or the fields that a calibrator has learned by name."""
+    if isinstance(value, tuple):
+        return {str(i): part for i, part in enumerate(value)}  # pyright: ignore[reportUnknownVariableType]
+    return calibrators.learned_fields(value)
+
+
+def _with_buffers(value: Any, plan: BufferPlan, buffers: dict[str, Tensor]) -> Any:
+    """Return a value with its tensors replaced by buffers, unchanged if it has none."""
+    if isinstance(plan, str):
+        return buffers[plan]
+    if not plan:
+        return value
+    parts = _named_parts(value)
+    new_parts = {key: _with_buffers(parts[key], part_plan, buffers) for key, part_plan in plan.items()}
+    if isinstance(value, tuple):
+        return tuple((parts | new_parts).values())
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **new_parts)
+    rebuilt = object.__new__(type(value))  # no dataclass: the parameters of its __init__ are unknown
+    for key, part in (parts | new_parts).items():
+        object.__setattr__(rebuilt, key, part)
+    return rebuilt
+
+
+# A loss of the last linear layer, in chunks
+
+
+def linear_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    loss: str | Loss = "cross_entropy",
+    *,
+    bias: Tensor | None = None,
+    ignore_index: int = -100,
+    chunk_elements: int = 1 << 23,
+) -> Tensor:
+    r"""Return the mean loss of the logits $h W^T + b$ without ever holding all of them in memory.
+
+    With a vocabulary of 128k, the logits of a batch, their softmax and their gradient need far more memory than the
+    network. Here they exist for a few rows at a time: the gradients of h, W and b are computed in the forward pass,
+    chunk by chunk, and the backward pass, which can run only once, multiplies them by its factor.
+
+    Args:
+        hidden: Outputs of the network before its last layer (n, d).
+        weight: Weight of the last layer (k, d).
+        labels: Class indices (n).
+        loss: Text of a registered loss such as "focal(gamma=3)", or a callable (n k), (n) -> (n). Losses that see the
+            batch as a whole are refused.
+        bias: Bias of the last layer (k).
+        ignore_index: Label of rows to leave out.
+        chunk_elements: Largest number of logits at a time. They are float32 for parameters of lower precision.
+
+    Raises:
+        InputError: If shapes do not fit together, or the loss needs the whole batch.
+
+    >>> hidden, weight = torch.zeros(4, 3, requires_grad=True), torch.zeros(10, 3)
+    >>> linear_loss(hidden, weight, torch.tensor([1, 2, 3, -100]))
+    tensor(2.3026, grad_fn=<_LinearLossBackward>)
+    """
+    function: Loss = LOSSES.resolve(loss) if isinstance(loss, str) else loss
+    if "weights" in inspect.signature(function).parameters:
+        raise InputError(
+            "Expected a loss of each example by itself, got one of the whole batch. Try Criterion on all logits.",
+            code="batch_loss",
+        )
+    shapes = tuple(hidden.shape), tuple(weight.shape), tuple(labels.shape)
+    if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1] or labels.shape != hidden.shape[:1]:
+        raise InputError(
+            f"Expected hidden states (n, d), a weight (k, d) and labels (n), got shapes {shapes}.", code="shape"
+        )
+    used = labels != ignore_index
+    if bool(((labels < 0) | (labels >= len(weight)))[used].any()):
+        raise InputError(f"Expected labels in 0 .. {len(weight) - 1} or {ignore_index}, got others.", code="labels")
+    labels = labels.where(used, 0)  # any valid label, because the loss of unused rows is multiplied by 0
+    return _LinearLoss.apply(hidden, weight, bias, labels, used, function, chunk_elements)  # pyright: ignore
+
+
+class _LinearLoss(torch.autograd.Function):
+    """The mean loss of a linear layer, with gradients that the forward pass computes."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        used: Tensor,
+        loss: Loss,
+        chunk_elements: int,
+    ) -> Tensor:
+        """Return the mean loss of the rows where `used` is true, from at most `chunk_elements` logits at a time."""
+        precision = torch.promote_types(weight.dtype, torch.float32)
+        needs_gradient = any(ctx.needs_input_grad[:3])
+        hidden_gradient = torch.zeros_like(hidden)  # written once, while the others are sums over chunks
+        weight_gradient = torch.zeros_like(weight, dtype=precision)
+        bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=precision)
+        total = torch.zeros((), dtype=precision, device=hidden.device)
+        count = used.sum().clamp_min(1)  # the loss of no rows is 0
+        for chunk, logits in chunked_logits(hidden, weight, bias, chunk_elements):
+            logits.requires_grad_(needs_gradient)
+            with torch.set_grad_enabled(needs_gradient):
+                values = loss(logits, labels[chunk])  # pyright: ignore[reportArgumentType]
+                _check_loss_shape(values, logits)
+                value = (values * used[chunk]).sum() / count
+            total += value.detach()
+            if needs_gradient:
+                (gradient,) = torch.autograd.grad(value, logits)
+                hidden_gradient[chunk] = gradient.to(weight.dtype) @ weight
+                weight_gradient.addmm_(gradient.T, hidden[chunk].to(precision))
+                if bias_gradient is not None:
+                    bias_gradient += gradient.sum(0)
+        ctx.gradients = (hidden_gradient, weight_gradient, bias_gradient) if needs_gradient else None
+        ctx.types = hidden.dtype, weight.dtype, None if bias is None else bias.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the gradients of hidden states, weight and bias. The other four inputs have none."""
+        if ctx.gradients is None:
+            raise RuntimeError("linear_loss can be differentiated once; its gradients are already used")
+        gradients, ctx.gradients = ctx.gradients, None  # scaled in place, so that they cannot be used again
+        scaled = [
+            None if g is None else g.mul_(factor).to(dtype) for g, dtype in zip(gradients, ctx.types, strict=True)
+        ]
+        return *scaled, None, None, None, None

@@ -1,0 +1,122 @@
+"""Validate inputs to `Predictions`. Errors say how to fix them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant._core.text import shorten_list, shorten_repr
+from calibrant.predictions.validation.arrays import check_rows, copy_if_aliased, flatten_positions, to_tensor
+from calibrant.predictions.validation.labels import to_class_indices
+from calibrant.predictions.validation.names import factorize, to_unique_names
+from calibrant.predictions.validation.weights import FRACTIONS_NOTE, IMPORTANCE, resolve_weights_are
+from calibrant._core.kernels.threads import thread_limit
+from calibrant.predictions.events import EventSelector
+from calibrant._core.types import InputError
+
+
+def validate_inputs(
+    logits: Any,
+    labels: Any,
+    weights: Any = None,
+    *,
+    weights_are: Any = None,
+    of: Any = "top",
+    clusters: Any = None,
+    groups: Any = None,
+    class_names: Any = None,
+    ignore_index: int | None = None,
+    notes: tuple[str, ...] = (),
+    copy: bool = True,
+) -> dict[str, Any]:
+    """Validate the arguments of `Predictions` and return its fields by name.
+
+    `notes` are sentences on earlier conversions. With `copy`, no field shares memory with an argument. Positions with
+    the label `ignore_index` are left out.
+
+    Raises:
+        InputError: As `Predictions` does.
+    """
+    z = to_tensor(logits, "logits")
+    with thread_limit(z.numel(), in_chunks=True):
+        names = None if class_names is None else to_unique_names(class_names, "class_names")
+        # For logits of one dimension, which `flatten_positions` refuses below, the number of classes is 0
+        y, names, label_notes = to_class_indices(labels, names, z.shape[1] if z.ndim > 1 else 0, ignore_index)
+        columns: dict[str, Tensor | None] = {
+            "weights": None if weights is None else to_tensor(weights, "weights").double(),
+            "clusters": None if clusters is None else factorize(clusters, "clusters")[0],
+        }
+        columns["groups"], group_names = (None, None) if groups is None else factorize(groups, "groups")
+        z, y, columns = flatten_positions(z, y, columns)
+        if ignore_index is not None:
+            used = y != ignore_index
+            z, y = z[used], y[used]
+            columns = {name: None if column is None else column[used] for name, column in columns.items()}
+        check_rows(z, y, columns["weights"])
+        reading = resolve_weights_are(weights_are, columns["weights"], columns["clusters"])
+        if reading == IMPORTANCE and columns["clusters"] is None:  # each row is a unit of its own
+            columns["clusters"] = torch.arange(len(y), device=y.device)
+            notes = notes if weights_are else (*notes, FRACTIONS_NOTE)
+        k = z.shape[1]
+        if names is not None and len(names) != k:
+            raise InputError(
+                f"Expected {k} class_names, one per column of logits, got {len(names)}.", code="names_length"
+            )
+        originals = {"logits": logits, "labels": labels, "weights": weights} if copy else {}  # other fields are new
+        tensors = {"logits": z, "labels": y, **columns}
+        return {
+            **{name: copy_if_aliased(column, originals.get(name)) for name, column in tensors.items()},
+            "weights_are": reading,
+            "of": resolve_event(of, k, names),
+            "class_names": names,
+            "group_names": group_names,
+            "notes": (*notes, *label_notes),
+        }
+
+
+def check_level(level: float) -> None:
+    """Raise `InputError` unless the level of an interval is in (0, 1)."""
+    check_range("a level", level, "(0, 1)", 0.9, code="level_range")
+
+
+def check_alpha(alpha: float) -> None:
+    """Raise `InputError` unless the probability of a false alarm is in (0, 0.5): no level such as 0.95 passes."""
+    check_range("alpha", alpha, "(0, 0.5)", 0.05, code="alpha")
+
+
+def check_range(name: str, value: float | int | None, interval: str, suggested: float | int, *, code: str) -> None:
+    """Raise `InputError` for a number outside an interval such as "(0, 1]", in which a round bracket excludes the end.
+
+    None is inside every interval, and NaN in none. If the suggested number is an integer, fractions are outside.
+
+    >>> check_range("a share", 1.5, "[0, 1]", 0.5, code="share_range")
+    Traceback (most recent call last):
+    calibrant._core.types.InputError: Expected a share in [0, 1], got 1.5. Try 0.5.
+    """
+    if value is None:
+        return
+    low, high = map(float, interval[1:-1].split(","))
+    try:
+        is_above_low = value >= low if interval[0] == "[" else value > low
+        is_below_high = value <= high if interval[-1] == "]" else value < high
+        is_inside = bool(is_above_low and is_below_high and (not isinstance(suggested, int) or value % 1 == 0))
+    except (TypeError, ValueError):  # no number, or several
+        is_inside, value = False, shorten_repr(value)  # pyright: ignore[reportAssignmentType]
+    if not is_inside:
+        raise InputError(f"Expected {name} in {interval}, got {value}. Try {suggested}.", code=code)
+
+
+def resolve_event(of: Any, k: int, names: tuple[str, ...] | None = None) -> EventSelector:
+    """Return the event selector `of`, "top", "classes" or a class, with a class name replaced by its index.
+
+    Raises:
+        InputError: If it names no event of k classes.
+    """
+    if of in ("top", "classes") or (isinstance(of, int) and not isinstance(of, bool) and 0 <= of < k):
+        return of
+    if names is not None and of in names:
+        return names.index(of)
+    names_hint = "" if names is None else f" ({shorten_list(names)})"
+    raise InputError(
+        f"Expected of as 'top', 'classes' or one of {k} classes{names_hint}, got {of!r}.", code="unknown_event"
+    )

@@ -1,0 +1,24 @@
+"""Plot functions: each draws numbers on matplotlib axes and returns the axes. None computes, shows or saves."""
+
+from calibrant.reports.plots._decisions import net_benefit, prediction_sets
+from calibrant.reports.plots._monitoring import evidence_timeline, gap_timeline
+from calibrant.reports.plots._planning import power_curve
+from calibrant.reports.plots._predictions import (
+    BACKGROUND_COLOR,
+    BAR_COLOR,
+    GAP_COLOR,
+    LINE_COLOR,
+    confidence_histogram,
+    curves,
+    histograms,
+    intervals,
+    reliability,
+    reliability_curve,
+    risk_coverage,
+)
+from calibrant.reports.plots._theory import curve_family, simplex_arrows, simplex_contours, simplex_heat
+
+__all__ = ["BACKGROUND_COLOR", "BAR_COLOR", "GAP_COLOR", "LINE_COLOR", "confidence_histogram", "curve_family", "curves"]
+__all__ += ["evidence_timeline", "gap_timeline", "histograms", "intervals", "net_benefit", "power_curve"]
+__all__ += ["prediction_sets", "reliability", "reliability_curve", "risk_coverage"]
+__all__ += ["simplex_arrows", "simplex_contours", "simplex_heat"]

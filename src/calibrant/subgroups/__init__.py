@@ -1,5 +1,0 @@
-"""Subgroups of the examples, described by their features, in which probabilities are wrong, and their correction."""
-
-from calibrant.subgroups._multicalibrated import MultiCalibrated, SubgroupRow, SubgroupTable
-
-__all__ = ["MultiCalibrated", "SubgroupRow", "SubgroupTable"]

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from commands import Finished, run
-
 from calibrant.types import InputError
+from commands import Finished, run
 
 VALUE = r"""('[^']*'|"[^"]*"|\[[^]]*\]|\((?:[^()]|\([^()]*\))*\)|[^\s,;()]*[^\s,;().])"""
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from calibrant.types import InputError
 
 from calibrant import registry
 from calibrant.cli import main
-from calibrant.types import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 

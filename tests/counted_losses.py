@@ -3,9 +3,9 @@
 from typing import Any
 
 import torch
+from calibrant.registry import LOSSES
 
 from calibrant import losses
-from calibrant.registry import LOSSES
 
 
 def loss_with_counts(text: str, k: int, *, even: bool = False) -> Any:

@@ -14,9 +14,9 @@ from typing import Any
 import golden_problems
 import pytest
 import torch
+from calibrant.registry import CALIBRATORS, LOSSES, METRICS, REGISTRIES, is_built_in
 
 from calibrant import calibrators, losses
-from calibrant.registry import CALIBRATORS, LOSSES, METRICS, REGISTRIES, is_built_in
 
 FILE = Path(__file__).parent / "golden" / "methods.json"
 EVENTS = ("binary", "classes", "multilabel", "weights")  # the problems that metrics measure

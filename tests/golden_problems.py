@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from calibrant.registry import CALIBRATORS
 
 import calibrant
 from calibrant import Predictions, calibrators
 from calibrant.metrics import Summary
-from calibrant.registry import CALIBRATORS
 
 FILE = Path(__file__).parent / "golden" / "golden.json"
 ONE_SCORE = [name for name in CALIBRATORS if calibrators.capabilities(CALIBRATORS[name]).num_classes == 2]

@@ -55,8 +55,9 @@ def _raise(*args: Any, **kwargs: Any) -> Any:
 
 def metric(name: str, mutation: str, neighbor: str) -> None:
     """Replace a metric's function, from which its interval and test are computed."""
-    from calibrant.predictions import Predictions
     from calibrant.registry import METRICS
+
+    from calibrant.predictions import Predictions
 
     target, neighbor_metric = METRICS[name], METRICS[neighbor]
 
@@ -71,8 +72,9 @@ def metric(name: str, mutation: str, neighbor: str) -> None:
 
 def loss(name: str, mutation: str, neighbor: str) -> None:
     """Replace a loss wherever it is bound, or the call of one with state."""
-    from calibrant.losses import for_counts
     from calibrant.registry import LOSSES
+
+    from calibrant.losses import for_counts
 
     def constant(*args: Any, **kwargs: Any) -> torch.Tensor:
         logits = next(a for a in args if isinstance(a, torch.Tensor))
@@ -102,8 +104,9 @@ def _like(target: Any, stand_in: Callable[..., Any]) -> Callable[..., Any]:
 
 def calibrator(name: str, mutation: str, neighbor: str) -> None:
     """Replace the fit of a calibrator."""
-    from calibrant import calibrators
     from calibrant.registry import CALIBRATORS
+
+    from calibrant import calibrators
 
     class Flat:
         certificate = None

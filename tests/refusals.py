@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-
 from calibrant.types import InputError
 
 

@@ -254,9 +254,9 @@ def test_held_out_nll_uses_weights():
 @pytest.fixture
 def passes(monkeypatch):
     """Count rows that pass softmax outside of calibrators, and rows that are validated."""
-    from calibrant.predictions import validation as _validation
     from calibrant.assessment import _calibrated_predictions
     from calibrant.predictions import _predictions
+    from calibrant.predictions import validation as _validation
 
     counts, inside = {"softmax": 0, "validated": 0}, [0]
     check = _validation.check_rows

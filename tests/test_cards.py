@@ -11,8 +11,8 @@ from refusals import code_of
 from rendered import assert_rendered
 
 from calibrant import EvaluationLog, metrics
-from calibrant.language_models.cards import card
 from calibrant.io.logs import LogRow, Outcome
+from calibrant.language_models.cards import card
 
 CONFIDENCES = np.array([0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0])
 

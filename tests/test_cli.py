@@ -298,8 +298,9 @@ def test_list_wraps_descriptions_on_a_narrow_terminal(monkeypatch, capsys):
 def test_list_shows_entry_points_and_their_errors(monkeypatch):
     from importlib.metadata import EntryPoint
 
-    from calibrant.cli import list_methods
     from calibrant.registry import OOD_SCORES
+
+    from calibrant.cli import list_methods
 
     entry = EntryPoint("theirs", "no.such.module:score", "calibrant.scores")
     monkeypatch.setattr(OOD_SCORES, "_entry_points", {"theirs": entry}, raising=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from calibrant.registry import CALIBRATORS
 from commands import run
 from refusals import code_of
 
@@ -16,7 +17,6 @@ from calibrant import Predictions, calibrators
 from calibrant.decisions import CrossSets, Sets, certify_threshold
 from calibrant.deployment import Contract, _numpy_maps, export
 from calibrant.language_models.fusion import Fusion
-from calibrant.registry import CALIBRATORS
 
 PAGE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "extension" / "exports.py"))
 NAMES = sorted(PAGE["CAPABILITIES"])

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from calibrant.registry import CALIBRATORS, LOSSES, METRICS
 from counted_losses import loss_with_counts
 from fake_device import FakeTensor, Transfers, fake_device, real_device, to_fake_device, to_real_device
 from golden_problems import ONE_SCORE
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from calibrant import Predictions, assess, calibrators, measure, metrics
 from calibrant._core.kernels.solvers import sum_row_chunks
-from calibrant.registry import CALIBRATORS, LOSSES, METRICS
 
 WEIGHTED = pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
 QUICK = {  # the same methods with less work

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from calibrant.registry import CALIBRATORS
 
 from calibrant.nn import CalibratedNetwork
-from calibrant.registry import CALIBRATORS
 
 PAGE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "extension" / "exports.py"))
 EXPORTED = [name for name, promised in PAGE["CAPABILITIES"].items() if "ONNX" in promised.exports]

@@ -12,8 +12,8 @@ import torch
 from matplotlib.figure import Figure
 
 from calibrant import theory
-from calibrant.reports import plots
 from calibrant.lab import figures
+from calibrant.reports import plots
 
 
 def total_variation(log_p, log_q):

@@ -10,8 +10,8 @@ from refusals import code_of
 from safetensors.numpy import save_file
 
 from calibrant import Predictions
-from calibrant.io.encoding import max_zstandard_size, read_decompressed
 from calibrant._core.foreign import MAX_DEPTH, MAX_TOML_BYTES, check_shape, parse_json, parse_json_lines, read_toml
+from calibrant.io.encoding import max_zstandard_size, read_decompressed
 from calibrant.lab.study.config import Study
 from calibrant.monitoring import read_requirements
 

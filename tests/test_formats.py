@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from refusals import code_of, refused
 
 from calibrant import InputError, Predictions, calibrators
+from calibrant._core.files import is_case_insensitive
 from calibrant._core.text import escape_formula, unescape_column
 from calibrant.assessment import apply_to_file
 from calibrant.io.arrays import NAME_LIST_KEYS, ROW_ARRAY_KEYS, SCORE_KEYS
 from calibrant.io.encoding import read_decompressed, write_compressed
-from calibrant._core.files import is_case_insensitive
 from calibrant.io.formats import WRITABLE_SUFFIXES
 from calibrant.io.reading import read, write_table
 from calibrant.io.tables import read_table

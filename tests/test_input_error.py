@@ -6,12 +6,12 @@ import pickle
 
 import numpy as np
 import pytest
+from calibrant.types import InputError
 from commands import run
 from refusals import code_of
 
-from calibrant.predictions.validation import check_range
 from calibrant.lab.study.stored_files import MirrorError
-from calibrant.types import InputError
+from calibrant.predictions.validation import check_range
 
 
 def test_code_is_required():

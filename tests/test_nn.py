@@ -8,6 +8,7 @@ from itertools import product
 
 import pytest
 import torch
+from calibrant.registry import CALIBRATORS, LOSSES
 from counted_losses import loss_with_counts
 from golden_problems import ONE_SCORE
 from refusals import code_of, refused
@@ -15,7 +16,6 @@ from torch.nn import functional as F
 
 from calibrant import Predictions, calibrators, losses
 from calibrant.nn import CalibratedNetwork, Criterion, linear_loss
-from calibrant.registry import CALIBRATORS, LOSSES
 
 each_loss = pytest.mark.parametrize("name", sorted(LOSSES))
 

@@ -8,8 +8,8 @@ import pytest
 from refusals import refused
 
 from calibrant import EvaluationLog, Predictions
-from calibrant.predictions.validation.words import NO_WORDS, YES_WORDS, outcome_scores
 from calibrant.io.cells import to_numbers
+from calibrant.predictions.validation.words import NO_WORDS, YES_WORDS, outcome_scores
 
 
 def read_both(tmp_path, words):

@@ -17,9 +17,10 @@ from refusals import refused
 from typer.testing import CliRunner
 
 from calibrant import InputError, Predictions, calibrators
+from calibrant._core.files import atomic_write
 from calibrant.assessment import apply_to_file
 from calibrant.cli import app
-from calibrant._core.files import atomic_write, check_outputs, list_table_files
+from calibrant.io.files import check_outputs, list_table_files
 from calibrant.lab.study import run
 
 CODES = {"output_is_input", "output_among_inputs"}

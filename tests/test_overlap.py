@@ -6,8 +6,8 @@ import torch
 from refusals import refused
 
 from calibrant import Predictions, assess
-from calibrant.assessment import load_checked_calibrator
 from calibrant._core.kernels.overlap import Overlap, Sketch, hash_rows
+from calibrant.assessment import load_checked_calibrator
 from calibrant.calibrators import Temperature, calibrate, origin, save
 
 

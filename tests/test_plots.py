@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from calibrant import Predictions, decisions, metrics
-from calibrant.reports import plots
 from calibrant._core.kernels.bins import Bins
+from calibrant.reports import plots
 from calibrant.reports.plots import _predictions
 
 

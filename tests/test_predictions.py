@@ -8,6 +8,7 @@ import numpy as np
 import polars
 import pytest
 import torch
+from calibrant.registry import METRICS
 from commands import run
 from refusals import code_of, refused
 from safetensors.torch import save_file
@@ -16,10 +17,9 @@ from calibrant import InputError, Predictions, collect, measure, metrics
 from calibrant._core.kernels import softmax
 from calibrant.calibrators import Temperature, fit
 from calibrant.decisions import decision_loss, net_benefit
-from calibrant._core.files import check_outputs
+from calibrant.io.files import check_outputs
 from calibrant.predictions import load_unlabeled, to_predictions
 from calibrant.predictions.folds import assign_folds
-from calibrant.registry import METRICS
 
 LOGITS = [[0.0, 1.0, 2.0], [2.0, 1.0, -1.0]]
 

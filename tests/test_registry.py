@@ -6,11 +6,11 @@ import sys
 import numpy as np
 import pytest
 import torch
+from calibrant.registry import CALIBRATORS, LOSSES, METRICS, REGISTRIES, Registry
 from commands import restored_registries
 from refusals import refused
 
 from calibrant import losses, registry
-from calibrant.registry import CALIBRATORS, LOSSES, METRICS, REGISTRIES, Registry
 
 Z, Y = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 3
 

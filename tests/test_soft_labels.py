@@ -7,6 +7,7 @@ import numpy as np
 import polars
 import pytest
 import torch
+from calibrant.registry import METRICS
 from refusals import code_of, refused
 
 from calibrant import (
@@ -25,7 +26,6 @@ from calibrant.assessment._mistakes import most_confident_errors
 from calibrant.language_models.cards import card
 from calibrant.metrics import Summary, tables
 from calibrant.monitoring import add_file
-from calibrant.registry import METRICS
 
 
 def draw(n: int, spread: float = 4.0, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,12 +13,12 @@ from commands import run
 from refusals import code_of
 
 from calibrant import Predictions, assess, calibrators, metrics
-from calibrant.predictions.validation.columns import split_columns
+from calibrant.calibrators.subgroups import MultiCalibrated
+from calibrant.calibrators.subgroups._features import FeatureSchema
 from calibrant.deployment import export
 from calibrant.language_models.fusion import Fusion
 from calibrant.nn import CalibratedNetwork
-from calibrant.calibrators.subgroups import MultiCalibrated
-from calibrant.calibrators.subgroups._features import FeatureSchema
+from calibrant.predictions.validation.columns import split_columns
 
 
 def draw(n, seed, effect=1.5, k=2):

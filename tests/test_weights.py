@@ -6,8 +6,8 @@ import torch
 from refusals import refused
 
 from calibrant import Predictions, calibrators, measure, metrics
-from calibrant.predictions.validation.weights import FRACTIONS_NOTE
 from calibrant.metrics import Summary
+from calibrant.predictions.validation.weights import FRACTIONS_NOTE
 
 FRACTIONS = [0.5, 1.0, 1.5, 2.0]
 SCORES, LABELS = [[0.0, 1.0], [1.0, 0.0], [0.0, 2.0], [3.0, 0.0]], [1, 0, 1, 1]

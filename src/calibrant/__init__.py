@@ -12,22 +12,30 @@ TYPE_CHECKING = False  # not imported: `python -m calibrant` would look for `typ
 if TYPE_CHECKING:
     from typing import Any
 
-    from calibrant import calibrators, decisions, deployment, lab, language_models, losses, metrics, monitoring, nn, planning, theory
-    from calibrant.language_models import cards
-    from calibrant.planning import few_labels
-    from calibrant.language_models import fusion
-    from calibrant.reports import plots
-    from calibrant._core import registry
-    from calibrant.calibrators import subgroups
-    from calibrant.nn import tokens
-    from calibrant._core import types
-    from calibrant.assessment import assess, measure
-    from calibrant.nn.collecting import collect
-    from calibrant.language_models import EvaluationLog
-    from calibrant.monitoring import Watch, check, compare, drift
-    from calibrant.planning import sample_size
-    from calibrant.predictions import Predictions
+    from calibrant import (
+        calibrators,
+        decisions,
+        deployment,
+        lab,
+        language_models,
+        losses,
+        metrics,
+        monitoring,
+        nn,
+        planning,
+        theory,
+    )
+    from calibrant._core import registry, types
     from calibrant._core.types import InputError
+    from calibrant.assessment import assess, measure
+    from calibrant.calibrators import subgroups
+    from calibrant.language_models import EvaluationLog, cards, fusion
+    from calibrant.monitoring import Watch, check, compare, drift
+    from calibrant.nn import tokens
+    from calibrant.nn.collecting import collect
+    from calibrant.planning import few_labels, sample_size
+    from calibrant.predictions import Predictions
+    from calibrant.reports import plots
 
 __all__ = [
     "EvaluationLog",

@@ -10,8 +10,8 @@ from advised import Case, follow
 from refusals import refused
 
 from calibrant import Predictions, assess, calibrators, losses, measure, metrics, nn
-from calibrant.calibrators import subgroups
 from calibrant.assessment import summarize
+from calibrant.calibrators import subgroups
 from calibrant.metrics import Summary
 
 RNG = np.random.default_rng(0)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from advised import Case, follow
+from calibrant._core.kernels.digests import tensors_digest
 from commands import restored_registries
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -17,12 +18,11 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
 from calibrant import Predictions, assess, calibrators, measure
-from calibrant.planning import few_labels
 from calibrant.calibrators import subgroups
-from calibrant._core.kernels.digests import tensors_digest
 from calibrant.deployment import export
-from calibrant.language_models.fusion import Fusion, FusionPrior
 from calibrant.integrations import sklearn
+from calibrant.language_models.fusion import Fusion, FusionPrior
+from calibrant.planning import few_labels
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 3, 120)

@@ -16,10 +16,10 @@ from sklearn.model_selection import GroupKFold
 
 from calibrant import Predictions, Watch, calibrators, check, collect, decisions, drift, losses, sample_size
 from calibrant.deployment import export
-from calibrant.language_models.fusion import Fusion, FusionPrior
 from calibrant.integrations import sklearn
 from calibrant.lab.data import Split, Splits
 from calibrant.language_models import confidence_reward
+from calibrant.language_models.fusion import Fusion, FusionPrior
 from calibrant.metrics import Summary
 from calibrant.nn import CalibratedNetwork
 from calibrant.nn.tokens import fit_token_temperature, measure_tokens

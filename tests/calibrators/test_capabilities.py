@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from calibrant.registry import CALIBRATORS
 from refusals import refused
 
 from calibrant import Predictions, calibrators
@@ -19,7 +20,6 @@ from calibrant.calibrators import (
     preserves_argmax,
     save,
 )
-from calibrant.registry import CALIBRATORS
 
 TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 QUICK = {"Auto": "Auto(folds=2)", "FocalTemperature": "FocalTemperature(gamma=0.5, grid='code')"}

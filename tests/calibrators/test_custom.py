@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from calibrant.registry import CALIBRATORS
 from refusals import refused
 
 from calibrant import Predictions, calibrators
 from calibrant.calibrators import Chain, Temperature, calibrate, cross_fit, fitting_digests, load, save
-from calibrant.registry import CALIBRATORS
 
 
 class Halved:

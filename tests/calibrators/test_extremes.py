@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import scipy
 import torch
+from calibrant.registry import CALIBRATORS
 from golden_problems import ONE_SCORE
 from refusals import refused
 
 from calibrant import Predictions, assess, calibrators, metrics
 from calibrant.assessment import expert_text
 from calibrant.calibrators import BiasCorrectedTemperature, StructuredVector, Temperature, Vector, fitting_digests
+from calibrant.nn.selection import refinement_brier, refinement_nll
 from calibrant.predictions.folds import map_out_of_fold
 from calibrant.predictions.masks import mask_depth, replace_masks
-from calibrant.registry import CALIBRATORS
-from calibrant.nn.selection import refinement_brier, refinement_nll
 
 QUICK = {  # the same methods, with less work
     "Auto": "Auto(folds=2)",

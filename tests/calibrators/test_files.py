@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from calibrant.registry import CALIBRATORS
 from refusals import refused
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -15,7 +16,6 @@ from calibrant import InputError, Predictions, __version__, calibrators
 from calibrant._core.kernels.digests import tensors_digest
 from calibrant._core.kernels.solvers import Certificate
 from calibrant.calibrators import HistogramBinning, Identity, Temperature, load, origin, save
-from calibrant.registry import CALIBRATORS
 
 FIXTURES = Path(__file__).parent / "files"
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from calibrant.registry import CALIBRATORS
 
 from calibrant import Predictions, calibrators, metrics
 from calibrant._core.kernels.lbfgs import Minimum
 from calibrant.calibrators import Beta, Dirichlet, Matrix, Platt, Quadratic, Temperature, Vector, _temperature
 from calibrant.calibrators._fitting import check_status
-from calibrant.registry import CALIBRATORS
 
 FINITE = ["Beta", "Dirichlet", "Matrix", "Platt", "Quadratic", "Vector"]  # maps that need finite logits
 

@@ -4,12 +4,12 @@ from functools import cache
 
 import pytest
 import torch
+from calibrant.registry import CALIBRATORS
 from refusals import refused
 
 from calibrant import InputError, Predictions, calibrators, metrics
 from calibrant._core.kernels.solvers import Certificate
 from calibrant.calibrators import calibrate, fitting_digests
-from calibrant.registry import CALIBRATORS
 
 CAPABILITIES = {name: calibrators.capabilities(CALIBRATORS[name]) for name in CALIBRATORS}
 UNLEARNED = {name for name, promised in CAPABILITIES.items() if not promised.repairs_overconfidence}

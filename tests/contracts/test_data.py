@@ -4,9 +4,8 @@ import json
 
 import pytest
 import torch
-from refusals import refused
-
 from calibrant.registry import CORRUPTIONS, DATA_SETS
+from refusals import refused
 
 every_data_set = pytest.mark.parametrize("name", DATA_SETS)
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from calibrant.registry import NETWORKS
 
 from calibrant.lab import data, networks
-from calibrant.registry import NETWORKS
 
 each_network = pytest.mark.parametrize("name", NETWORKS)
 

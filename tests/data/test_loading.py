@@ -16,13 +16,13 @@ import numpy as np
 import polars
 import pytest
 import torch
+from calibrant.registry import DATA_SETS
 from PIL import Image
 from refusals import refused
 from small_data import write_images
 
 from calibrant.lab import data
 from calibrant.lab.data._loading import Source, load, load_or_build
-from calibrant.registry import DATA_SETS
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from types import ModuleType
 import jsonschema
 import pytest
 import torch
+from calibrant.registry import CALIBRATORS
 from doc_pages import ROOT
 
 import calibrant
 from calibrant import Predictions
 from calibrant.io.formats import FORMATS
-from calibrant.registry import CALIBRATORS
 
 DOCS = ROOT / "docs"
 SUBMODULES = (

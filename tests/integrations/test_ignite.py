@@ -4,13 +4,13 @@ import pytest
 import torch
 
 pytest.importorskip("ignite", reason="PyTorch-Ignite is not installed")
+from calibrant.registry import METRICS
 from ignite.engine import Engine
 from ignite.exceptions import NotComputableError
 from refusals import refused
 
 from calibrant import Predictions, metrics
 from calibrant.integrations.ignite import EpochCalibration
-from calibrant.registry import METRICS
 
 
 def batches(n, k, size=50):

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from calibrant.types import StatefulLoss
 from refusals import code_of, refused
 
 from calibrant import Predictions, losses, registry
-from calibrant.types import StatefulLoss
 
 
 def validation(epoch, n=240):

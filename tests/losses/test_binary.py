@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from calibrant.registry import LOSSES
 from counted_losses import loss_with_counts
 from refusals import refused
 from scipy.optimize import minimize_scalar
@@ -12,7 +13,6 @@ from torch.nn import functional as F
 
 from calibrant import losses
 from calibrant.nn import Criterion
-from calibrant.registry import LOSSES
 
 every_loss = pytest.mark.parametrize("name", sorted(LOSSES))
 ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # depend on the logits, not only on their differences

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from calibrant.registry import LOSSES
 from refusals import refused
 from scipy.optimize import minimize
 from torch.nn import functional as F
 
 from calibrant import losses
 from calibrant.nn import Criterion
-from calibrant.registry import LOSSES
 
 COUNTS = (500.0, 60.0, 9.0, 1.0)
 

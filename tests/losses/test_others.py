@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from calibrant.registry import LOSSES
 from refusals import refused
 from torch.nn import functional as F
 
 from calibrant import losses, registry
-from calibrant.registry import LOSSES
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ import re
 from pathlib import Path
 
 import torch
-from doc_pages import run
-
 from calibrant.registry import LOSSES
+from doc_pages import run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "losses.md").read_text()
 

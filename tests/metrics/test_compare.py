@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
+from calibrant.registry import METRICS
 from refusals import refused
 
 from calibrant import Predictions, metrics
 from calibrant.calibrators import Temperature
 from calibrant.metrics import Curve, Evidence, Interval, compare, ood
 from calibrant.metrics._jackknife import Jackknife
-from calibrant.registry import METRICS
 
 
 def draw(n: int, k: int, seed: int = 0, sharpened: float = 1.0) -> Predictions:

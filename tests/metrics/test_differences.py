@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from calibrant.registry import METRICS
 
 from calibrant import Predictions, metrics
 from calibrant.metrics import ModelDifferences, PairedScores, compare, merge_sums
-from calibrant.registry import METRICS
 
 
 def stated(confidence, outcome, **options):

@@ -7,13 +7,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from calibrant.registry import METRICS
 from refusals import code_of, refused
 
 from calibrant import Predictions, metrics
 from calibrant.assessment import measure
 from calibrant.io.arrays import ChunkedFile
 from calibrant.metrics import Summary
-from calibrant.registry import METRICS
 
 STATE = ("sums", "cells")
 

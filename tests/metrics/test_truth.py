@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from calibrant import Predictions, metrics
-from calibrant.assessment import measure
 from calibrant._core.kernels.bins import Bins, Events, GroupedScores, assign_bins, equal_width_edges
+from calibrant.assessment import measure
 from calibrant.calibrators import Temperature
 from calibrant.metrics import _cumulative
 from calibrant.metrics._moments import squared_error

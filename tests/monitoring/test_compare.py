@@ -6,6 +6,7 @@ import numpy as np
 import polars
 import pytest
 import torch
+from calibrant.registry import METRICS
 from commands import run
 from monitoring.streams import draw
 from refusals import code_of
@@ -15,7 +16,6 @@ import calibrant
 from calibrant import Predictions, compare, drift, metrics
 from calibrant.monitoring import CompareResult
 from calibrant.monitoring._permutation import holm
-from calibrant.registry import METRICS
 
 
 def noisy_pair(n, seed, scale=1.0, **options):

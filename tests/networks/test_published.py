@@ -5,12 +5,12 @@ import random
 
 import pytest
 import torch
+from calibrant.registry import NETWORKS
 from refusals import refused
 from torch.nn.functional import cross_entropy
 
 from calibrant.lab import data, networks
 from calibrant.lab.data.sst import Trees, parse_tree
-from calibrant.registry import NETWORKS
 
 HE = "He et al. 2016, table 6 (0.27, 0.46, 0.66, 0.85, 1.7 M); exact counts of common reimplementations"
 KUANGLIU = "the code that Mukhoti et al. (2020) use, 10 classes"

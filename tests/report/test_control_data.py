@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from calibrant.registry import CALIBRATORS, LOSSES, METRICS
 from rendered import assert_rendered
 
 from calibrant import Predictions, assess, calibrators, measure, metrics
@@ -17,7 +18,6 @@ from calibrant.assessment._mistakes import mistakes_by_class
 from calibrant.assessment._tables import explain_terms
 from calibrant.assessment.answers import assessment_answers, measurement_answers
 from calibrant.metrics import Metric, Summary
-from calibrant.registry import CALIBRATORS, LOSSES, METRICS
 from calibrant.reports.elements import INFINITE_MEAN_EXPLANATION
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import polars
 import pytest
 import torch
+from calibrant.registry import METRICS
 from markdown_it import MarkdownIt
 from rich.console import Console
 from typesetting import LATEX, compile_latex
@@ -36,7 +37,6 @@ from calibrant.lab.study.grids import RunNames
 from calibrant.lab.study.report import _table_html
 from calibrant.lab.study.tables import Cell, ResultTable
 from calibrant.metrics import metric
-from calibrant.registry import METRICS
 from calibrant.reports.elements import HoverPoint, Section, control_data, figure, json_script, page, table
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

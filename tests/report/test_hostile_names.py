@@ -15,11 +15,11 @@ from torture.hostile_names import named_predictions, names
 
 import calibrant
 from calibrant import assess, measure
-from calibrant.reports import plots
 from calibrant._core.text import INVISIBLE_CHARACTER, abbreviate, display_name, escape_invisible, isolate_right_to_left
-from calibrant.predictions.events import describe_event
 from calibrant.lab.study import figures as study_figures
 from calibrant.lab.study.drawing import Drawing
+from calibrant.predictions.events import describe_event
+from calibrant.reports import plots
 from calibrant.reports.elements import Section, details, diagram_explanations, page, render, table
 
 NAMES = names()

@@ -5,12 +5,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from calibrant.registry import TRACES
 
 import calibrant
 from calibrant.lab.study import RECIPES, Study
 from calibrant.lab.study.published_results import PublishedResults
 from calibrant.metrics import metric_info
-from calibrant.registry import TRACES
 
 FOLDER = Path(calibrant.__file__).parent / "studies"
 FILES = sorted(FOLDER.glob("*.toml"))

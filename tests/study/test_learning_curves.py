@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from calibrant.reports import plots
 from calibrant.lab.study import Grid, Store, Study
 from calibrant.lab.study.drawing import add_legend
 from calibrant.lab.study.figures import draw
@@ -16,6 +15,7 @@ from calibrant.lab.study.learning_curves import (
     _learned_epoch_drawings,
     learning_drawings,
 )
+from calibrant.reports import plots
 
 STUDY = Study("x", (Grid(("digits",), ("resnet8",), ("cross_entropy", "AdaFocal"), seeds=(0, 1)),))
 

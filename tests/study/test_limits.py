@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from calibrant.registry import CALIBRATORS, LOSSES, METRICS, TRACES
 from refusals import refused
 
 from calibrant import losses
@@ -11,7 +12,6 @@ from calibrant.lab.study import Grid, Recipe, Run, Study
 from calibrant.lab.study.config import parse_recipe
 from calibrant.lab.study.grids import Model
 from calibrant.lab.study.train import mix_seed
-from calibrant.registry import CALIBRATORS, LOSSES, METRICS, TRACES
 
 STUDY = 'datasets = ["blobs"]\nnetworks = ["mlp(features=2)"]\nlosses = ["focal"]\n'
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from calibrant.registry import CALIBRATORS
 from golden_problems import ONE_SCORE
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -24,7 +25,6 @@ from typer.testing import CliRunner
 from calibrant import InputError, Predictions, calibrators
 from calibrant._core.kernels.digests import tensors_digest
 from calibrant.cli import app
-from calibrant.registry import CALIBRATORS
 
 FORMATS = [".npz", ".npy", ".safetensors", ".pt", ".csv", ".parquet"]
 FILES, SEALED = 5000, 1000

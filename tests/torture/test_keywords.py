@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from calibrant.registry import REGISTRIES, format_call, hyperparameters
 from torture.campaign import Counts
 
 from calibrant import InputError, Predictions
-from calibrant.registry import REGISTRIES, format_call, hyperparameters
 
 WORDS = ("average", "correct", "equal-mass", "", "0.5", "<script>", "None")
 NUMBERS = (math.nan, math.inf, -math.inf, -1, 0, -1e-300, 1e-300, 0.5, 1.5, 2, 7, 1e9, 1e308, 2**31, 2**63, 10**400)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from calibrant.types import InputError
 from refusals import code_of
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -19,13 +20,12 @@ from torture.test_files import changed_tensor, changed_tree
 
 from calibrant import Predictions, calibrators
 from calibrant._core.kernels.digests import tensors_digest
+from calibrant.calibrators.subgroups import MultiCalibrated
 from calibrant.decisions import CrossSets, Sets
 from calibrant.deployment import Contract
 from calibrant.language_models.fusion import Fusion
 from calibrant.metrics import Summary
 from calibrant.monitoring import Watch
-from calibrant.calibrators.subgroups import MultiCalibrated
-from calibrant.types import InputError
 
 NUM_STATES = 3000
 PRINTED = 5

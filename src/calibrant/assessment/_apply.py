@@ -9,19 +9,20 @@ import numpy as np
 import torch
 
 from calibrant._core.lazy import polars
+from calibrant._core.types import InputError, prefix_errors
 from calibrant.assessment._candidates import CandidateCalibrator
 from calibrant.calibrators import num_classes
-from calibrant.predictions.events import BINARY_EVENTS, PRESENCE
 from calibrant.io.columns import CALIBRATED_PREFIX, Columns, TableOptions
 from calibrant.io.delimited import unescape_formulas
-from calibrant._core.files import check_outputs
+from calibrant.io.files import check_outputs
 from calibrant.io.formats import get_writer, is_delimited, is_table
 from calibrant.io.frames import frame_to_arrays
+from calibrant.io.predictions import from_unlabeled_arrays
 from calibrant.io.reading import read, write_table
 from calibrant.io.roles import infer_columns
 from calibrant.io.tables import read_table, restore_spelling
-from calibrant.predictions import Predictions, from_unlabeled_arrays
-from calibrant._core.types import InputError, prefix_errors
+from calibrant.predictions import Predictions
+from calibrant.predictions.events import BINARY_EVENTS, PRESENCE
 
 if TYPE_CHECKING:
     from calibrant.deployment import Contract

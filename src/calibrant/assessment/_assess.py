@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from calibrant import calibrators as calibrators_
+from calibrant._core.files import atomic_write, write_by_suffix
+from calibrant._core.kernels.threads import thread_limit
 from calibrant.assessment._candidates import CandidateCalibrator, Progress, apply_calibrator
 from calibrant.assessment._choice import Choice, choose_calibrator, held_out_nll
 from calibrant.assessment._evaluation import (
@@ -20,8 +22,6 @@ from calibrant.assessment._measure import Measurement
 from calibrant.assessment._plan import EvaluationData, Plan, keep_applicable, plan_assessment
 from calibrant.assessment._results import AssessmentData
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, check_tolerance
-from calibrant._core.kernels.threads import thread_limit
-from calibrant._core.files import atomic_write, write_by_suffix
 from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.metrics import Comparison, allow_for_cross_fitting
 from calibrant.predictions import Predictions

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from calibrant._core.kernels import softmax
 from calibrant._core.kernels.softmax import ChunkVisitor, Outcomes
-from calibrant.predictions import BLOCK_ELEMENTS, FIELD_NAMES, Predictions, calibrate_logits
 from calibrant._core.types import Map
+from calibrant.predictions import BLOCK_ELEMENTS, FIELD_NAMES, Predictions, calibrate_logits
 
 
 class CalibratedPredictions(Predictions):

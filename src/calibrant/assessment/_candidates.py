@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant import calibrators as calibrators_
 from calibrant._core import registry
+from calibrant._core.types import Calibrator, InputError, Map, prefix_errors
 from calibrant.assessment._overlap import FittingRecord
 from calibrant.io.formats import CALIBRATOR_SUFFIX, CONTRACT_SUFFIX
 from calibrant.predictions import Predictions
-from calibrant._core.types import Calibrator, InputError, Map, prefix_errors
 
 if TYPE_CHECKING:
     from calibrant.deployment import Contract

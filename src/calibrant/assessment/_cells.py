@@ -7,8 +7,8 @@ from typing import Any
 from calibrant._core.text import display_name, format_percent
 from calibrant.assessment._results import MeasurementData, Row
 from calibrant.assessment.expert_text import format_p_value
-from calibrant.predictions.events import EventKind
 from calibrant.metrics import MetricInfo
+from calibrant.predictions.events import EventKind
 
 GROUP_TABLE_COLUMNS = "predicted", "observed", "gap (points)", "interval", "ECE (%)", "noise floor", "NLL"
 

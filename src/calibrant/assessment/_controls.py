@@ -9,14 +9,14 @@ from markupsafe import Markup
 from torch import Tensor
 
 from calibrant import metrics
+from calibrant._core.files import null_nonfinite
+from calibrant._core.kernels.bins import Bins, equal_width_edges
 from calibrant._core.text import format_percent
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
 from calibrant.assessment._mistakes import Mistake, mistakes_by_class
 from calibrant.assessment._results import AssessmentData, MeasurementData, Row
 from calibrant.assessment.expert_text import capitalize, format_level
-from calibrant._core.kernels.bins import Bins, equal_width_edges
 from calibrant.calibrators import Temperature
-from calibrant._core.files import null_nonfinite
 from calibrant.metrics import Interval
 from calibrant.metrics.curves import frequency_limits, precision_limits
 from calibrant.metrics.tables import Classes, thresholds_of

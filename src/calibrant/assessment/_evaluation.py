@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from calibrant import metrics
+from calibrant._core.registry import METRICS
+from calibrant._core.types import Map
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
 from calibrant.assessment._candidates import apply_calibrator
 from calibrant.assessment._measure import Measurement, measure, no_chunks_error
@@ -18,8 +20,6 @@ from calibrant.calibrators import Identity, preserves_argmax
 from calibrant.metrics import Comparison, Metric, Summary, paired_difference
 from calibrant.predictions import EventSelector, Predictions
 from calibrant.predictions.folds import num_units
-from calibrant._core.registry import METRICS
-from calibrant._core.types import Map
 
 JACKKNIFE_GROUPS = 50
 

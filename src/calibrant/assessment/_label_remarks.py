@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from calibrant._core.text import join_names
-from calibrant.predictions.events import BINARY_EVENTS, EventKind, quote
 from calibrant.metrics import Interval, Summary
 from calibrant.predictions import Predictions
+from calibrant.predictions.events import BINARY_EVENTS, EventKind, quote
 
 MAX_NAMED_CLASSES = 5
 ALIKE_REMARK = "Calibrators are therefore limited to those that treat all classes alike."

@@ -10,19 +10,19 @@ from typing import Any
 from torch import Tensor
 
 from calibrant import calibrators, metrics
+from calibrant._core.files import write_by_suffix
+from calibrant._core.registry import METRICS, Method, check_settings
 from calibrant._core.text import format_percent
-from calibrant.predictions.validation import check_level
+from calibrant._core.types import Count, InputError
 from calibrant.assessment._label_remarks import find_only_class, only_class_remark
 from calibrant.assessment._results import MeasurementData, Row, metric_info
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict, check_tolerance
-from calibrant.predictions.events import PRESENCE, EventKind, evaluated_event
-from calibrant._core.files import write_by_suffix
 from calibrant.io.tables import to_safe_csv
 from calibrant.metrics import Interval, Summary, declared_metric, fits_summary, noise_floor_name
 from calibrant.metrics.tables import ClassSums
 from calibrant.predictions import EventSelector, Predictions, as_predictions
-from calibrant._core.registry import METRICS, Method, check_settings
-from calibrant._core.types import Count, InputError
+from calibrant.predictions.events import PRESENCE, EventKind, evaluated_event
+from calibrant.predictions.validation import check_level
 
 DEFAULT_BINS = 15
 NO_NLL_INTERVAL = "no interval: one error at probability 1 would make it infinite"

@@ -7,12 +7,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from calibrant._core.text import display_name
-from calibrant.assessment.expert_text import capitalize
 from calibrant._core.kernels.overlap import Overlap, Sketch
-from calibrant.predictions.events import CORRECTNESS
-from calibrant.predictions import Predictions
+from calibrant._core.text import display_name
 from calibrant._core.types import InputError
+from calibrant.assessment.expert_text import capitalize
+from calibrant.predictions import Predictions
+from calibrant.predictions.events import CORRECTNESS
 
 MAX_SHIFT_P_VALUE = 1e-3
 MIN_SHIFT_DISTANCE = 0.02  # total variation distance of class frequencies below which a shift is not reported

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._core import registry
+from calibrant._core.types import InputError
 from calibrant.assessment._candidates import CandidateCalibrator, Progress, default_calibrators, resolve_candidates
 from calibrant.assessment._measure import as_list, measure, select_event
 from calibrant.assessment._overlap import OverlapGuard
 from calibrant.calibrators import treats_classes_alike
-from calibrant.predictions.events import EventKind, evaluated_event
 from calibrant.metrics import Summary, fits_summary, nll
 from calibrant.predictions import Predictions
-from calibrant._core.types import InputError
+from calibrant.predictions.events import EventKind, evaluated_event
 
 MIN_OTHER_LABELS = 0.1  # expected by a fit to labels of one class
 EvaluationData = Predictions | Iterable[Predictions] | str | Path | None

@@ -9,18 +9,18 @@ from statistics import NormalDist
 from typing import Any, Literal
 
 from calibrant import metrics
+from calibrant._core.files import provenance
+from calibrant._core.kernels.bins import Bins, GroupedScores
+from calibrant._core.kernels.solvers import Certificate
 from calibrant._core.lazy import polars
 from calibrant._core.text import display_name
 from calibrant.assessment._mistakes import Mistake
 from calibrant.assessment._serialize import data_source, encode_nonfinite, serialize_fitted
 from calibrant.assessment._verdict import Verdict
-from calibrant._core.kernels.bins import Bins, GroupedScores
-from calibrant._core.kernels.solvers import Certificate
-from calibrant.predictions.events import EventKind
-from calibrant._core.files import provenance
 from calibrant.metrics import Comparison, Difference, Interval, MetricInfo, Summary, tables
 from calibrant.metrics.tables import Classes, Groups
 from calibrant.predictions import Predictions
+from calibrant.predictions.events import EventKind
 from calibrant.predictions.folds import num_units
 
 MIN_GAIN_ERRORS = 2 / 3  # gain of a calibrator that is selected, in standard errors that allow for shared data

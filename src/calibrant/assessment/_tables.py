@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from markupsafe import Markup
 from torch import Tensor
 
-from calibrant.reports import elements as report
+from calibrant._core.registry import CALIBRATORS, METRICS
 from calibrant._core.text import display_name, format_percent
 from calibrant.assessment._cells import best_mask, group_headings, group_rows, interval_or_p_value, metric_headings
 from calibrant.assessment._results import AssessmentData, MeasurementData, Row
@@ -24,7 +24,7 @@ from calibrant.decisions import certify_threshold
 from calibrant.metrics import Difference, Interval, Metric, MetricInfo
 from calibrant.metrics.tables import thresholds_of
 from calibrant.predictions import Predictions
-from calibrant._core.registry import CALIBRATORS, METRICS
+from calibrant.reports import elements as report
 
 TABLE_THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 CERTIFIED_RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)

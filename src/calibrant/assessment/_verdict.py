@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from calibrant.predictions.validation import check_range
 from calibrant.metrics import MISCALIBRATION_P_VALUE
+from calibrant.predictions.validation import check_range
 
 Status = Literal["miscalibrated", "no_evidence", "too_little_data"]
 Direction = Literal["over", "under"]

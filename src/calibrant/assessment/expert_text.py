@@ -6,16 +6,16 @@ Every sentence is one template; words that depend on the evaluated event come fr
 import math
 from collections.abc import Callable
 
+from calibrant._core.kernels.solvers import Certificate
 from calibrant._core.text import display_name, format_percent, join_names
-from calibrant.predictions.validation.weights import FRACTIONS_NOTE, IMPORTANCE
 from calibrant.assessment._label_remarks import class_label
 from calibrant.assessment._results import AssessmentData, MeasurementData
-from calibrant._core.kernels.solvers import Certificate
 from calibrant.calibrators import preserves_argmax
-from calibrant.predictions.events import quote
 from calibrant.metrics import Difference
 from calibrant.metrics.tables import Groups
 from calibrant.predictions import Predictions
+from calibrant.predictions.events import quote
+from calibrant.predictions.validation.weights import FRACTIONS_NOTE, IMPORTANCE
 
 MAX_NAMED_GROUPS = 3
 HEADLINES = {

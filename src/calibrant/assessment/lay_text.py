@@ -2,12 +2,12 @@
 
 import math
 
+from calibrant._core.registry import CALIBRATORS
 from calibrant._core.text import display_name
 from calibrant.assessment._results import AssessmentData, MeasurementData
 from calibrant.assessment.expert_text import DIRECTION_OPENINGS, capitalize, list_miscalibrated_groups, score_changes
 from calibrant.calibrators import preserves_argmax
 from calibrant.predictions.events import quote
-from calibrant._core.registry import CALIBRATORS
 
 MAX_STATED_GAIN_NATS = math.log(100)  # a probability that changes by a larger factor says nothing to lay readers
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from calibrant.reports import plots
-from calibrant.reports import elements as report
 from calibrant._core.text import format_percent, format_percent_range
 from calibrant.assessment import _tables
 from calibrant.assessment._controls import (
@@ -34,10 +32,12 @@ from calibrant.assessment.expert_text import (
     headline,
 )
 from calibrant.decisions import NetBenefit, decision_loss, net_benefit
-from calibrant.predictions.events import BINARY_EVENTS, PREFERENCE
 from calibrant.metrics import Curve, Difference, MetricInfo
 from calibrant.metrics.curves import risk_coverage_of
 from calibrant.predictions import Predictions
+from calibrant.predictions.events import BINARY_EVENTS, PREFERENCE
+from calibrant.reports import elements as report
+from calibrant.reports import plots
 
 NET_BENEFIT_THRESHOLDS = tuple(i / 50 for i in range(1, 50))
 MAX_DECISION_ROWS = 200_000  # of predictions whose decisions the page shows

@@ -9,6 +9,7 @@ constructed by hand such as `Temperature(torch.tensor(1.5))`, accept any number.
 promises, such as that it never changes a predicted class; that holds in every precision.
 """
 
+from calibrant._core.registry import CALIBRATORS
 from calibrant.calibrators import (
     _affine,
     _auto,
@@ -52,7 +53,6 @@ from calibrant.calibrators._prior_shift import *
 from calibrant.calibrators._spline import *
 from calibrant.calibrators._structured import *
 from calibrant.calibrators._temperature import *
-from calibrant._core.registry import CALIBRATORS
 
 register = CALIBRATORS.register
 __all__ = [

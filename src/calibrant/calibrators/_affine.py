@@ -12,6 +12,16 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.solvers import Certificate
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import (
+    InputError,
+    Logits,
+    NonNegativeFloat,
+    PerClass,
+    PerClassPair,
+    PositiveFloat,
+    PositiveScalar,
+)
 from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE, GRADIENT_TOLERANCE, AffineFit, fit_affine
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, example_mean, fit_method
@@ -19,8 +29,6 @@ from calibrant.calibrators._preconditioner import apply_affine
 from calibrant.calibrators._temperature import FitInput, drop_impossible, fit_nll_temperature
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units, split_folds
-from calibrant._core.registry import CALIBRATORS
-from calibrant._core.types import InputError, Logits, NonNegativeFloat, PerClass, PerClassPair, PositiveFloat, PositiveScalar
 
 __all__ = ["BiasCorrectedTemperature", "Dirichlet", "Matrix", "Vector"]
 

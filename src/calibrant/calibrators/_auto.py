@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from calibrant._core.kernels.solvers import Certificate, fit_mixture, newton
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import AnyFloat, Logits, Range
 from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE
 from calibrant.calibrators._apply import Capabilities, calibrator_call, preserves_argmax, treats_classes_alike
 from calibrant.calibrators._families import (
@@ -25,8 +27,6 @@ from calibrant.calibrators._fitting import Solution, example_mean, example_weigh
 from calibrant.metrics import Interval, Sample, cross_validated_mean
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import assign_folds, num_units
-from calibrant._core.registry import CALIBRATORS
-from calibrant._core.types import AnyFloat, Logits, Range
 
 __all__ = ["Auto"]
 

@@ -13,6 +13,8 @@ from torch.nn.functional import logsigmoid, softplus
 
 from calibrant._core.kernels.lbfgs import Minimum
 from calibrant._core.kernels.solvers import Certificate, newton, newton_decrement
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import FiniteScalar, FiniteVector, InputError, Logits, PositiveScalar
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, MIN_RIDGE
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import (
@@ -25,8 +27,6 @@ from calibrant.calibrators._fitting import (
     weighted_median,
 )
 from calibrant.predictions import Predictions
-from calibrant._core.registry import CALIBRATORS
-from calibrant._core.types import FiniteScalar, FiniteVector, InputError, Logits, PositiveScalar
 
 __all__ = ["Beta", "Platt", "Quadratic"]
 

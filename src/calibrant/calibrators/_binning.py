@@ -16,6 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from calibrant._core.kernels.bins import Bins, GroupedScores, edges_between, unbounded_bin_index
 from calibrant._core.kernels.solvers import Certificate, worst_status
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import Allows, Count, FiniteVector, Index, InputError, Logits, PerBin, Range
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._binary import Platt
 from calibrant.calibrators._confidence import (
@@ -29,8 +31,6 @@ from calibrant.calibrators._fitting import Solution, example_weights, fit_method
 from calibrant.calibrators._isotonic import interpolate
 from calibrant.calibrators._temperature import Temperature
 from calibrant.predictions import Predictions
-from calibrant._core.registry import CALIBRATORS
-from calibrant._core.types import Allows, Count, FiniteVector, Index, InputError, Logits, PerBin, Range
 
 __all__ = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "TopLabelBinning"]
 

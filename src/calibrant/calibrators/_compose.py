@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from calibrant._core.kernels.solvers import Certificate, worst_status
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import Calibrator, CalibratorText, Categories, ColumnMap, InputError, Logits
 from calibrant.calibrators._apply import (
     Capabilities,
     calibrator_call,
@@ -20,8 +22,6 @@ from calibrant.calibrators._apply import (
 from calibrant.calibrators._fitting import Solution, fit_function, fit_method, has_parameter, status_of
 from calibrant.predictions import Predictions, apply_calibrator
 from calibrant.predictions.folds import map_out_of_fold
-from calibrant._core.registry import CALIBRATORS
-from calibrant._core.types import Calibrator, CalibratorText, Categories, ColumnMap, InputError, Logits
 
 __all__ = ["Chain"]
 

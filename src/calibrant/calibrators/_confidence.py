@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.softmax import class_probability, top_label
+from calibrant._core.types import Logits, PerExample
 from calibrant.calibrators._apply import certified_classes
 from calibrant.predictions import Predictions
-from calibrant._core.types import Logits, PerExample
 
 BinnedEvent = Literal["top", 0, 1]  # the predicted class, or one class of two
 MIN_TOP_LEAD = 1e-6  # relative lead of the predicted class over any other; more in coarser precision

@@ -12,21 +12,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._core.text import to_one_line
-from calibrant.predictions.validation.states import build_state, refuse_malformed
+from calibrant._core.files import apply_umask
+from calibrant._core.foreign import parse_json
 from calibrant._core.kernels.digests import tensors_digest
 from calibrant._core.kernels.overlap import Sketch
 from calibrant._core.kernels.solvers import Certificate
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.tensors import read_tensors
+from calibrant._core.text import to_one_line
+from calibrant._core.types import Calibrator, InputError, prefix_errors
 from calibrant.calibrators._apply import num_classes
 from calibrant.calibrators._auto import Candidate
 from calibrant.calibrators._compose import fitting_digests, is_custom_calibrator, learned_fields
 from calibrant.io.arrays import read_tensors
-from calibrant._core.files import apply_umask
-from calibrant._core.foreign import parse_json
 from calibrant.io.formats import CALIBRATOR_FORMAT
 from calibrant.predictions import Predictions
-from calibrant._core.registry import CALIBRATORS
-from calibrant._core.types import Calibrator, InputError, prefix_errors
+from calibrant.predictions.validation.states import build_state, refuse_malformed
 
 VERSION = 5
 METADATA_KEYS = {"format", "version", "calibrant", "fitted_on", "calibrator"}

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from calibrant._core import registry
 from calibrant._core.kernels.solvers import Certificate, Status
+from calibrant._core.types import InputError
 from calibrant.calibrators._apply import to_device
 from calibrant.metrics import nll
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import FitFunction
 from calibrant.predictions.masks import replace_masks
-from calibrant._core.types import InputError
 
 TINY_DIVISOR = 1e-300  # replaces a divisor of 0, so that 0 / 0 becomes 0 instead of nan
 Fitted = TypeVar("Fitted")

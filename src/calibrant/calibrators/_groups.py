@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from calibrant._core.text import shorten_list
-from calibrant.predictions.validation.names import group_positions
 from calibrant._core.kernels.solvers import Certificate
 from calibrant._core.kernels.threads import thread_limit
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.text import shorten_list
+from calibrant._core.types import FINITE_RANGE, CalibratorText, Categories, FiniteVector, InputError, Logits, Range
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, BiasCorrectedTemperature
 from calibrant.calibrators._apply import Capabilities, calibrator_call, prepare
 from calibrant.calibrators._compose import Chain
@@ -25,8 +26,7 @@ from calibrant.calibrators._fitting import (
 )
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import map_out_of_fold, num_units
-from calibrant._core.registry import CALIBRATORS
-from calibrant._core.types import FINITE_RANGE, CalibratorText, Categories, FiniteVector, InputError, Logits, Range
+from calibrant.predictions.validation.names import group_positions
 
 __all__ = ["GroupCalibrated"]
 

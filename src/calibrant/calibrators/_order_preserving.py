@@ -10,6 +10,8 @@ from torch import Tensor
 
 from calibrant._core.kernels.lbfgs import Minimum
 from calibrant._core.kernels.solvers import Certificate, newton, sum_row_chunks
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import FINITE_RANGE, Count, Logits, PositiveFloat, Range
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_method
 from calibrant.calibrators._monotone import (
@@ -22,8 +24,6 @@ from calibrant.calibrators._monotone import (
 )
 from calibrant.calibrators._temperature import FitInput, drop_impossible
 from calibrant.predictions import Predictions
-from calibrant._core.registry import CALIBRATORS
-from calibrant._core.types import FINITE_RANGE, Count, Logits, PositiveFloat, Range
 
 __all__ = ["IntraOrderPreserving"]
 

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.solvers import Certificate, fit_mixture, worst_status
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import CalibratorText, InputError, Logits, PerClass
 from calibrant.calibrators._affine import BiasCorrectedTemperature
 from calibrant.calibrators._apply import Capabilities, calibrator_call, num_classes
 from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_function, fit_method, status_of
-from calibrant.predictions import Predictions, from_unlabeled_arrays, load_unlabeled
-from calibrant._core.registry import CALIBRATORS
-from calibrant._core.types import CalibratorText, InputError, Logits, PerClass
+from calibrant.io.predictions import from_unlabeled_arrays, read_file
+from calibrant.predictions import Predictions
 
 __all__ = ["PriorShift"]
 
@@ -104,7 +105,7 @@ def _normalize_prior(prior: Literal["uniform"] | tuple[float, ...], k: int) -> T
 def _load_examples(examples: str | Path | Tensor | np.ndarray | Predictions, p: Predictions) -> Predictions:
     """Return unlabeled examples as predictions with the classes of p. Their labels mean nothing."""
     if isinstance(examples, str | Path):
-        examples, _ = load_unlabeled(examples)  # whether the file has labels plays no part
+        examples = read_file(examples, needs_labels=False).predictions  # whether the file has labels plays no part
     elif not isinstance(examples, Predictions):
         examples, _ = from_unlabeled_arrays({"logits": examples})
     if examples.k != p.k:

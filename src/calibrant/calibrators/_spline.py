@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.solvers import Certificate
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import FiniteVector, FractionVector, Logits, Range
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._confidence import (
     BinnedEvent,
@@ -18,8 +20,6 @@ from calibrant.calibrators._confidence import (
 from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.calibrators._isotonic import interpolate
 from calibrant.predictions import Predictions
-from calibrant._core.registry import CALIBRATORS
-from calibrant._core.types import FiniteVector, FractionVector, Logits, Range
 
 __all__ = ["Spline"]
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.solvers import Certificate
+from calibrant._core.registry import CALIBRATORS
+from calibrant._core.types import Logits, PerClass, PerClassPair, PositiveScalar
 from calibrant.calibrators._affine import check_matrix_classes, structured_ridges
 from calibrant.calibrators._affine_solver import AffineFit, fit_affine
 from calibrant.calibrators._apply import Capabilities, calibrator_call
@@ -20,8 +22,6 @@ from calibrant.calibrators._preconditioner import apply_affine
 from calibrant.calibrators._temperature import FitInput, fit_nll_temperature
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import map_out_of_fold, num_units
-from calibrant._core.registry import CALIBRATORS
-from calibrant._core.types import Logits, PerClass, PerClassPair, PositiveScalar
 
 __all__ = ["SmoothedTemperature", "StructuredMatrix", "StructuredVector"]
 

@@ -99,7 +99,8 @@ def check_output_paths(
         inputs: Files that the command reads. The files of the user's own methods (--with) are added to them.
         suffixes: The suffixes that some of the outputs may have; the key None is ignored.
     """
-    from calibrant._core.files import check_outputs, check_suffix, ensure_writable
+    from calibrant._core.files import check_suffix, ensure_writable
+    from calibrant.io.files import check_outputs
 
     files = [path for path in paths if path is not None and str(path) != "-"]
     check_outputs(files, [*inputs, *_included_files()])

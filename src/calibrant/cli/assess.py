@@ -8,6 +8,7 @@ from typing import Any
 from typer import Argument, Option
 
 from calibrant._core.errors import InputError
+from calibrant._core.files import COMPRESSION_SUFFIXES
 from calibrant._core.text import display_name
 from calibrant.cli._common import (
     EVENT_OPTION,
@@ -24,7 +25,7 @@ from calibrant.cli._common import (
     print_line,
     show_status,
 )
-from calibrant.io.formats import CALIBRATOR_SUFFIX, COMPRESSION_SUFFIXES, FORMATS, WRITABLE_SUFFIXES, list_suffixes
+from calibrant.io.formats import CALIBRATOR_SUFFIX, FORMATS, WRITABLE_SUFFIXES, list_suffixes
 
 DEFAULT_CALIBRATORS_HELP = "Identity, Temperature, StructuredMatrix, HistogramBinning, Auto"
 DEFAULT_METRICS_HELP = "accuracy, nll, brier, ece, adaptive_ece, classwise_ece"

@@ -40,8 +40,8 @@ def card_command(
 
     calibrant card runs/small runs/large --confidence stated --json card.json
     """
-    from calibrant.language_models.cards import card
     from calibrant.language_models import EvaluationLog
+    from calibrant.language_models.cards import card
 
     check_output_paths(html, json_, inputs=log, suffixes={html: (".html",)})
     if name is not None and len(name) != len(log):

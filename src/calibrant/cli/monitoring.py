@@ -78,8 +78,8 @@ def check_command(
     calibrant check new.csv --contract model.contract
     """
     from calibrant.deployment import Contract
+    from calibrant.io.predictions import read_file
     from calibrant.monitoring import check, read_requirements
-    from calibrant.predictions import load_with_ids
 
     inputs = [file, contract_path, against, requirements]
     check_output_paths(junit, json_, inputs=inputs, suffixes={junit: (".xml",)})  # ignores options that are None
@@ -95,8 +95,8 @@ def check_command(
     options = group_options(options, by)
     with show_status() as progress:
         progress(f"reading {file.name}")
-        new, ids = load_with_ids(file, **options)
-        old, old_ids = (None, None) if against is None else load_with_ids(against, **options)
+        new, _, ids = read_file(file, **options)
+        old, _, old_ids = (None, None, None) if against is None else read_file(against, **options)
         print_input_notes((path, p) for path, p in ((file, new), (against, old)) if path is not None)
         progress("checking")
         if contract is not None:
@@ -142,16 +142,16 @@ def compare_command(
 
     calibrant compare old.csv new.csv --html comparison.html
     """
+    from calibrant.io.predictions import read_file
     from calibrant.monitoring import compare
-    from calibrant.predictions import load_with_ids
 
     check_output_paths(html, json_, inputs=[old, new], suffixes={html: (".html",)})
     options = group_options(options, by)
     with show_status() as progress:
         progress(f"reading {old.name}")
-        old_p, old_ids = load_with_ids(old, **options)
+        old_p, _, old_ids = read_file(old, **options)
         progress(f"reading {new.name}")
-        new_p, new_ids = load_with_ids(new, **options)
+        new_p, _, new_ids = read_file(new, **options)
         print_input_notes([(old, old_p), (new, new_p)])
         progress("comparing")
         settings: dict[str, Any] = {"of": parse_event(of, new_p), "by_group": by is not None}
@@ -182,8 +182,9 @@ def drift_command(
 
     calibrant drift reference.csv today.csv --html drift.html
     """
+    from calibrant.io.predictions import read_file
     from calibrant.monitoring import drift
-    from calibrant.predictions import Predictions, load_unlabeled
+    from calibrant.predictions import Predictions
 
     check_output_paths(html, json_, inputs=[reference, new], suffixes={html: (".html",)})
     options = group_options(options, by)
@@ -191,7 +192,7 @@ def drift_command(
         progress(f"reading {reference.name}")
         labeled = Predictions.load(reference, **options)
         progress(f"reading {new.name}")
-        unlabeled, _ = load_unlabeled(new, **options)
+        unlabeled = read_file(new, needs_labels=False, **options).predictions
         print_input_notes([(reference, labeled), (new, unlabeled)])
         progress("testing")
         event, has_groups = parse_event(of, labeled), by is not None

@@ -119,11 +119,12 @@ def _load_predictions(path: Path, options: dict[str, Any], *, needs_labels: bool
         InputError: If labels are needed and missing. If there are clusters, labels are also needed to estimate the
             correlation of outcomes within clusters, unless it is given as `icc`.
     """
-    from calibrant.predictions import Predictions, load_unlabeled
+    from calibrant.io.predictions import read_file
+    from calibrant.predictions import Predictions
 
     if needs_labels:
         return Predictions.load(path, **options)
-    p, has_labels = load_unlabeled(path, **options)
+    p, has_labels, _ = read_file(path, needs_labels=False, **options)
     if not has_labels and p.clusters is not None and icc is None:
         raise InputError(
             f"{path}: Expected labels, which show how alike the examples of a cluster are, got none. Try --icc 0.1.",

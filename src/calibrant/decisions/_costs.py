@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.predictions.validation import check_level
-from calibrant.predictions.validation.arrays import check_logits, to_tensor
 from calibrant._core.kernels.bins import allow_rounding
-from calibrant.predictions.events import evaluated_event
+from calibrant._core.types import InputError
 from calibrant.metrics import Interval, Sample, ScoreRange
 from calibrant.predictions import Predictions, as_predictions
-from calibrant._core.types import InputError
+from calibrant.predictions.events import evaluated_event
+from calibrant.predictions.validation import check_level
+from calibrant.predictions.validation.arrays import check_logits, to_tensor
 
 DEFAULT_THRESHOLDS = tuple(i / 100 for i in range(1, 100))
 

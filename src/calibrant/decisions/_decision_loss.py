@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant._core.text import format_percent, format_percent_range
-from calibrant.predictions.validation import check_level, check_range
 from calibrant._core.kernels.bins import allow_rounding
-from calibrant.predictions.events import evaluated_event
+from calibrant._core.text import format_percent, format_percent_range
 from calibrant.metrics import Interval, share_interval, strict_limits
 from calibrant.predictions import Predictions, as_predictions
+from calibrant.predictions.events import evaluated_event
 from calibrant.predictions.folds import num_units
+from calibrant.predictions.validation import check_level, check_range
 
 _THRESHOLDS = torch.arange(1, 1000, dtype=torch.float64) / 1000
 _MAX_BINS = 100

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from calibrant import calibrators
-from calibrant._core.text import format_percent, format_percent_range, shorten_list
-from calibrant.predictions.validation import check_level, check_range
-from calibrant.predictions.validation.arrays import check_logits, to_tensor
-from calibrant.predictions.validation.names import factorize_samples, group_positions
-from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores, label_scores
 from calibrant._core.files import atomic_write, check_suffix
+from calibrant._core.text import format_percent, format_percent_range, shorten_list
+from calibrant._core.types import AnyFloat, InputError
+from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores, label_scores
 from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.metrics import Interval, share_interval
 from calibrant.predictions import Predictions, as_predictions
-from calibrant._core.types import AnyFloat, InputError
+from calibrant.predictions.validation import check_level, check_range
+from calibrant.predictions.validation.arrays import check_logits, to_tensor
+from calibrant.predictions.validation.names import factorize_samples, group_positions
 
 ALL_ROWS = ""  # name of the threshold of examples whose group is unknown
 SCORE_TOLERANCE = 1e-12  # by which rounding may lift a score above a threshold

@@ -7,12 +7,12 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from calibrant._core.text import format_percent
-from calibrant.predictions.validation import check_range
 from calibrant._core.kernels.bins import allow_rounding
-from calibrant.predictions.events import BINARY_EVENTS, evaluated_event
-from calibrant.predictions import Predictions, as_predictions
+from calibrant._core.text import format_percent
 from calibrant._core.types import Allows
+from calibrant.predictions import Predictions, as_predictions
+from calibrant.predictions.events import BINARY_EVENTS, evaluated_event
+from calibrant.predictions.validation import check_range
 
 # increasing, and fixed before the data are seen
 GRID = (*(i / 100 for i in range(1, 100)), 0.992, 0.994, 0.996, 0.998, 0.999)

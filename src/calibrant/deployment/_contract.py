@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor
 
 from calibrant import calibrators
-from calibrant._core.text import format_percent
-from calibrant.decisions import CertifiedThreshold, Sets, SetScore, certify_threshold, save_atomically
 from calibrant._core.files import provenance
+from calibrant._core.text import format_percent
+from calibrant._core.types import InputError
+from calibrant.decisions import CertifiedThreshold, Sets, SetScore, certify_threshold, save_atomically
 from calibrant.io.formats import CONTRACT_SUFFIX
 from calibrant.monitoring import CheckResult, check
 from calibrant.predictions import EventSelector, Predictions, as_predictions
-from calibrant._core.types import InputError
 
 _SEAL_CHARACTERS = 12  # digits of the seal in texts
 

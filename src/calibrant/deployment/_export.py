@@ -16,19 +16,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
 
 from calibrant import calibrators
-from calibrant._core.text import to_one_line
-from calibrant.predictions.validation import check_range
-from calibrant._core.version import __version__
+from calibrant._core.files import atomic_write, check_suffix, write_text
 from calibrant._core.kernels.overlap import hash_keys
+from calibrant._core.registry import CALIBRATORS, is_built_in
+from calibrant._core.text import to_one_line
+from calibrant._core.types import InputError
+from calibrant._core.version import __version__
 from calibrant.calibrators import Auto, learned_fields
 from calibrant.decisions import CertifiedThreshold, CrossSets, Sets
 from calibrant.deployment._contract import Contract
 from calibrant.language_models.fusion import Fusion
-from calibrant._core.files import atomic_write, check_suffix, write_text
 from calibrant.nn import CalibratedNetwork
 from calibrant.predictions import check_is_calibrator
-from calibrant._core.registry import CALIBRATORS, is_built_in
-from calibrant._core.types import InputError
+from calibrant.predictions.validation import check_range
 
 ExportFormat = Literal["numpy", "torch", "onnx"]
 EXPORT_FORMATS: dict[ExportFormat, str] = {"numpy": ".py", "torch": ".pt2", "onnx": ".onnx"}  # suffixes

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from calibrant import losses
-from calibrant.nn import Criterion
-from calibrant.predictions import Predictions
 from calibrant._core.registry import METRICS, Method
 from calibrant._core.types import InputError
+from calibrant.nn import Criterion
+from calibrant.predictions import Predictions
 
 DEFAULT_METRICS = ("accuracy", "nll", "ece")
 

@@ -7,9 +7,9 @@ import datasets
 import evaluate  # pyright: ignore[reportMissingImports]
 import numpy as np
 
-from calibrant.predictions.validation.arrays import to_tensor
 from calibrant.integrations._common import DEFAULT_METRICS, named_metrics, predictions_from_scores
 from calibrant.predictions import EventSelector, Predictions
+from calibrant.predictions.validation.arrays import to_tensor
 
 
 class CalibrationModule(evaluate.Metric):  # pyright: ignore[reportUntypedBaseClass]

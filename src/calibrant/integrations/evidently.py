@@ -10,9 +10,9 @@ from evidently.core.metric_types import (  # pyright: ignore[reportMissingImport
     SingleValueMetric,
 )
 
-from calibrant.predictions import Predictions
 from calibrant._core.registry import METRICS
 from calibrant._core.types import InputError
+from calibrant.predictions import Predictions
 
 
 class Calibration(SingleValueMetric):  # pyright: ignore[reportUntypedBaseClass]

@@ -10,10 +10,10 @@ from ignite.exceptions import NotComputableError  # pyright: ignore[reportMissin
 from ignite.metrics import Metric  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from calibrant.predictions.validation.arrays import to_tensor
+from calibrant._core.registry import METRICS
 from calibrant.nn.collecting import join_predictions, predictions_of_batches
 from calibrant.predictions import Predictions
-from calibrant._core.registry import METRICS
+from calibrant.predictions.validation.arrays import to_tensor
 
 
 class EpochCalibration(Metric):  # pyright: ignore[reportUntypedBaseClass]

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils.data import DistributedSampler, IterableDataset
 
 from calibrant import losses
-from calibrant.predictions.validation.arrays import to_tensor
-from calibrant.nn.collecting import join_predictions, predictions_of_batches
+from calibrant._core.types import InputError
 from calibrant.integrations._common import (
     DEFAULT_METRICS,
     advance,
@@ -25,8 +24,9 @@ from calibrant.integrations._common import (
     warn_padding_counts,
 )
 from calibrant.nn import Criterion
+from calibrant.nn.collecting import join_predictions, predictions_of_batches
 from calibrant.predictions import Predictions
-from calibrant._core.types import InputError
+from calibrant.predictions.validation.arrays import to_tensor
 
 
 class CalibrationCallback(Callback):

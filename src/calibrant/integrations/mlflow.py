@@ -9,11 +9,11 @@ import mlflow  # pyright: ignore[reportMissingImports]
 import numpy as np
 from mlflow.models import make_metric  # pyright: ignore[reportMissingImports]
 
+from calibrant._core.registry import METRICS
+from calibrant._core.types import InputError
 from calibrant.assessment import Assessment, Measurement, measure
 from calibrant.metrics import metric_info
 from calibrant.predictions import Predictions
-from calibrant._core.registry import METRICS
-from calibrant._core.types import InputError
 
 
 def metric(text: str) -> Any:

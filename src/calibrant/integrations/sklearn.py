@@ -29,9 +29,9 @@ from sklearn.utils.validation import (
 
 from calibrant import calibrators, metrics
 from calibrant._core import registry
-from calibrant.predictions.validation.names import factorize
-from calibrant.predictions import Predictions, column_names
 from calibrant._core.types import InputError
+from calibrant.predictions import Predictions, column_names
+from calibrant.predictions.validation.names import factorize
 
 __all__ = ["CalibratedClassifier", "ReliabilityDisplay", "predictions", "scorer"]
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from calibrant import metrics as metrics_
-from calibrant.integrations.sklearn import predictions
 from calibrant._core.registry import METRICS
+from calibrant.integrations.sklearn import predictions
 
 
 def add(report: Any, *metrics: str) -> None:

@@ -8,7 +8,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import Metric
 
-from calibrant.predictions.validation.scores import SingleScoreEvidence
 from calibrant.integrations._common import (
     have_new_ids,
     num_process_examples,
@@ -18,6 +17,7 @@ from calibrant.integrations._common import (
 )
 from calibrant.metrics import Summary
 from calibrant.predictions import EventSelector, Predictions
+from calibrant.predictions.validation.scores import SingleScoreEvidence
 
 
 class CalibrationMetric(Metric):

@@ -10,8 +10,7 @@ from torch import Tensor
 from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from calibrant import losses
-from calibrant.predictions.validation.arrays import to_tensor
-from calibrant.nn.collecting import join_predictions, predictions_of_batches
+from calibrant._core.types import InputError, Loss
 from calibrant.integrations._common import (
     DEFAULT_METRICS,
     advance,
@@ -19,8 +18,9 @@ from calibrant.integrations._common import (
     named_metrics,
 )
 from calibrant.nn import Criterion, linear_loss
+from calibrant.nn.collecting import join_predictions, predictions_of_batches
 from calibrant.predictions import Predictions
-from calibrant._core.types import InputError, Loss
+from calibrant.predictions.validation.arrays import to_tensor
 
 __all__ = ["CalibrationTrainerCallback", "LinearLossTrainer"]
 

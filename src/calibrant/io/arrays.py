@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from calibrant._core.text import shorten_list, shorten_repr, to_one_line
-from calibrant.predictions.validation.arrays import to_tensor
 from calibrant._core.expansion import check_archive, check_expansion, check_pickle
 from calibrant._core.foreign import parse_json
-from calibrant.io.formats import CALIBRATOR_FORMAT
+from calibrant._core.tensors import read_tensors
+from calibrant._core.text import shorten_list, shorten_repr
 from calibrant._core.types import InputError, prefix_errors
+from calibrant.io.formats import CALIBRATOR_FORMAT
+from calibrant.predictions.validation.arrays import to_tensor
 
 SCORE_KEYS = ("logits", "probs", "confidence")
 NAME_LIST_KEYS = ("class_names", "group_names", "evaluated_event", "weights_are")  # the last two have one entry
@@ -111,24 +112,6 @@ def read_safetensors(path: Path) -> Arrays:
     if metadata.get("format") == CALIBRATOR_FORMAT:
         raise InputError("Expected predictions, got a calibrator. Try calibrators.load, or apply.", code="calibrator")
     return select_arrays(tensors | _metadata_lists(metadata))
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and the metadata of a .safetensors file.
-
-    Raises:
-        InputError: If there is no such file, or it is damaged or of another format.
-    """
-    if not path.is_file():
-        raise InputError("There is no such file.", code="no_file")
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(
-            f"Expected a {path.suffix or 'safetensors'} file, got another or a damaged one ({to_one_line(error)}).",
-            code="unreadable",
-        ) from None
 
 
 def _metadata_lists(metadata: Mapping[str, str]) -> dict[str, Any]:

@@ -15,10 +15,16 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from calibrant._core.text import parse_number, shorten_list, shorten_repr
-from calibrant.predictions.events import KIND_BY_COLUMN
 from calibrant._core.registry import describe_mismatch
+from calibrant._core.text import parse_number, shorten_list, shorten_repr
 from calibrant._core.types import InputError
+from calibrant.predictions.events import KIND_BY_COLUMN
+from calibrant.predictions.validation.columns import (
+    CLASS_COLUMN_PREFIXES,
+    SINGLE_LETTER_PREFIXES,
+    parse_class_suffix,
+    strip_prefix,
+)
 
 ROLE_COLUMN_NAMES = {  # compared by letters and digits alone
     "label": (
@@ -68,19 +74,10 @@ SCORE_COLUMN_NAMES = {  # a list per row, or the single score of a binary classi
     ),
     "logits": ("logits", "logit", "margin", "decision_function", "log_odds", "raw_logit", "raw_logits", "y_logit"),
 }
-CLASS_COLUMN_PREFIXES = {  # of columns with the score of one class each
-    "probs": (
-        *("prob", "probs", "proba", "probas", "probability", "probabilities", "p", "y_prob", "y_proba", "y_probs"),
-        *("y_pred_proba", "y_pred_prob", "pred_prob", "pred_probs", "pred_proba", "predicted_prob", "softmax"),
-        *("predicted_proba", "predicted_probability", "prediction_prob", "class_prob", "p_class"),
-    ),
-    "logits": ("logit", "logits", "z", "y_logit", "raw_logit", "log_odds"),
-}
 WEAK_CLASS_COLUMN_PREFIXES = (  # of columns that are scores only if their rows sum to 1
     *("prediction_score", "pred_score", "y_score", "score", "scores", "confidence", "conf", "pred", "y_pred"),
     *("output", "out", "class", "y_hat"),
 )
-SINGLE_LETTER_PREFIXES = ("p", "z")  # many other names begin with these letters
 NON_CLASS_SUFFIXES = {  # as in prob_max or p_value
     *("max", "min", "sum", "pred", "predicted", "top", "top1", "entropy", "margin", "std", "mean", "var", "value"),
     *("val", "values", "adj", "score", "threshold", "gap", "diff"),
@@ -234,28 +231,6 @@ def find_columns_named_after_class(column_names: Sequence[str], labels: Sequence
 def _parse_suffixes(column_names: Iterable[str], prefix: str) -> dict[str, str]:
     """Return the class that follows a prefix in the name of a column, by column, for the columns that have one."""
     return {name: class_name for name in column_names if (class_name := parse_class_suffix(name, prefix))}
-
-
-def parse_class_suffix(name: str, prefix: str) -> str:
-    """Return the class after a prefix in a column's name, such as "cat" in prob_cat, p(cat) and prob cat, or ""."""
-    remainder = strip_prefix(name, prefix)
-    if remainder.startswith("_"):  # prob_cat
-        return remainder[1:]
-    if remainder.isascii() and remainder.isdigit():  # prob0
-        return remainder
-    # p(cat), p[cat], p(y=cat), prob (class == cat)
-    if match := re.fullmatch(r"\s*[(\[]\s*(?:(?:y|class|label)\s*={1,2}\s*)?(.+?)\s*[)\]]", remainder):
-        return match[1]
-    # prob cat, prob.cat, prob: cat, prob-cat
-    if prefix not in SINGLE_LETTER_PREFIXES and (match := re.fullmatch(r"[\s.:\-]\s*(\S.*)", remainder)):
-        return match[1].strip()
-    return ""
-
-
-def strip_prefix(name: str, prefix: str) -> str:
-    """Return the rest of a column's name after a prefix in any case, or "" if it has another prefix."""
-    name = name.lstrip()
-    return name[len(prefix) :] if name.lower().startswith(prefix.lower()) else ""
 
 
 def explicit_score_columns(columns: Sequence[str], kind: str, value: Any) -> ScoreColumns:

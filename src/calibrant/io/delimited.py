@@ -13,9 +13,9 @@ from typing import Any
 
 from calibrant._core.lazy import polars
 from calibrant._core.text import escape_formula, shorten_repr, unescape_column
+from calibrant._core.types import InputError
 from calibrant.io.cells import is_number, parse_number_columns, replace_missing_words
 from calibrant.io.encoding import detect_encoding, read_decompressed, to_utf8
-from calibrant._core.types import InputError
 
 SEPARATORS = ",;\t|"
 SAMPLE_CHARACTERS, SAMPLE_RECORDS = 1 << 16, 20  # for detecting the separator

@@ -8,9 +8,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
+from calibrant._core.expansion import MAX_SMALL_SIZE, check_expansion
 from calibrant._core.lazy import polars
 from calibrant._core.text import shorten_repr
-from calibrant._core.expansion import MAX_SMALL_SIZE, check_expansion
 from calibrant._core.types import InputError
 
 SAMPLE_BYTES = 1 << 16  # for detecting the encoding

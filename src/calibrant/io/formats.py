@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._core.errors import InputError
-from calibrant._core.lazy import polars
 from calibrant._core.expansion import ARROW_MAGIC, check_arrow, check_parquet
+from calibrant._core.files import COMPRESSION_SUFFIXES, format_suffix
+from calibrant._core.lazy import polars
 
-COMPRESSION_SUFFIXES = (".gz", ".zst")
 Function = Callable[..., Any] | str  # "module.function" of this package, or a function
 
 
@@ -134,13 +134,6 @@ WRITABLE_SUFFIXES = tuple(suffix for suffix, file_format in BY_SUFFIX.items() if
 CALIBRATOR_SUFFIX = ".safetensors"
 CALIBRATOR_FORMAT = "calibrant.calibrator"  # in the metadata of such a file
 CONTRACT_SUFFIX = ".contract"
-
-
-def format_suffix(path: str | Path) -> str:
-    """Return the suffix that tells the format, in lower case, such as ".csv" or ".csv.gz"."""
-    path = Path(path)
-    is_compressed = path.suffix.lower() in COMPRESSION_SUFFIXES
-    return "".join(path.suffixes[-2:]).lower() if is_compressed else path.suffix.lower()
 
 
 def format_of(path: str | Path) -> Format | None:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._core.text import parse_number, shorten_list
-from calibrant.predictions.validation.arrays import MIN_TOTAL_WEIGHT
-from calibrant.predictions.events import KIND_BY_COLUMN
+from calibrant._core.types import InputError
 from calibrant.io.cells import (
     comparable_class_keys,
     missing_hint,
@@ -29,7 +28,8 @@ from calibrant.io.labels import (
     read_labels,
 )
 from calibrant.io.scores import check_not_top_class, check_percent, normalize_rows, read_scores
-from calibrant._core.types import InputError
+from calibrant.predictions.events import KIND_BY_COLUMN
+from calibrant.predictions.validation.arrays import MIN_TOTAL_WEIGHT
 
 MAX_WEIGHT_SUM_DEVIATION = 0.2  # relative to the number of rows, for weights found by name
 

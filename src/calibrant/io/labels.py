@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from calibrant._core.text import parse_number, shorten_list
+from calibrant._core.types import InputError
+from calibrant.io.cells import is_text, lists_to_matrix, missing_hint, to_numbers_or_texts
+from calibrant.io.columns import Columns, TableOptions
 from calibrant.predictions.validation.arrays import to_tensor
 from calibrant.predictions.validation.labels import binary_names, positive_word, to_texts
 from calibrant.predictions.validation.names import is_same_name, match_names
 from calibrant.predictions.validation.words import NO_WORDS
-from calibrant.io.cells import is_text, lists_to_matrix, missing_hint, to_numbers_or_texts
-from calibrant.io.columns import Columns, TableOptions
-from calibrant._core.types import InputError
 
 DATE_PATTERN = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}([./])\d{1,2}\2\d{4}( .*)?", re.ASCII)
 NamedLabels = tuple[np.ndarray, tuple[str, ...] | None, tuple[str, ...]]  # labels, class names, notes

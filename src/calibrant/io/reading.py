@@ -11,20 +11,21 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._core.files import atomic_write, format_suffix, is_exception
 from calibrant._core.lazy import polars
 from calibrant._core.text import describe_error
-from calibrant.predictions.validation.weights import FRACTIONS_NOTE, IMPORTANCE
+from calibrant._core.types import InputError, prefix_errors
 from calibrant.io.arrays import Arrays, ChunkedFile
 from calibrant.io.cells import replace_missing_words
 from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.delimited import Dialect
-from calibrant._core.files import atomic_write, check_file, is_exception, list_table_files
-from calibrant.io.formats import BY_SUFFIX, CHUNKED_SUFFIXES, format_of, format_suffix, get_writer
+from calibrant.io.files import check_file, list_table_files
+from calibrant.io.formats import BY_SUFFIX, CHUNKED_SUFFIXES, format_of, get_writer
 from calibrant.io.frames import apply_options, check_weights, frame_to_arrays
 from calibrant.io.logs import is_log, read_arrays
 from calibrant.io.roles import infer_columns, leave_out_empty_labels, require_labels
 from calibrant.io.tables import align_columns, call_reader, read_table, restore_spelling
-from calibrant._core.types import InputError, prefix_errors
+from calibrant.predictions.validation.weights import FRACTIONS_NOTE, IMPORTANCE
 
 CHUNK_BYTES = 64 << 20  # of float64 numbers
 

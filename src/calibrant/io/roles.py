@@ -12,7 +12,7 @@ import numpy as np
 
 from calibrant._core.lazy import polars
 from calibrant._core.text import shorten_list
-from calibrant.predictions.validation.labels import positive_word
+from calibrant._core.types import InputError
 from calibrant.io.cells import class_keys, comparable_class_keys
 from calibrant.io.columns import (
     ROLE_COLUMN_NAMES,
@@ -25,11 +25,11 @@ from calibrant.io.columns import (
     is_index_column,
     normalize_column_name,
     sort_class_columns,
-    strip_prefix,
 )
 from calibrant.io.score_columns import find_score_columns
 from calibrant.io.search import RoleSearch
-from calibrant._core.types import InputError
+from calibrant.predictions.validation.columns import strip_prefix
+from calibrant.predictions.validation.labels import positive_word
 
 MAX_LISTED_COLUMNS = 10
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrant._core.text import shorten_list
-from calibrant.predictions.validation.labels import positive_word
+from calibrant._core.types import InputError
 from calibrant.io.cells import class_keys, comparable_class_keys, to_numbers
 from calibrant.io.columns import (
     NON_CLASS_SUFFIXES,
@@ -24,7 +24,7 @@ from calibrant.io.columns import (
 )
 from calibrant.io.scores import MIN_TOP_CLASS_ROWS
 from calibrant.io.search import RoleSearch, ambiguous_score_error
-from calibrant._core.types import InputError
+from calibrant.predictions.validation.labels import positive_word
 
 MIN_SEPARATED_ROWS = 5  # rows on each side of a threshold that is no coincidence
 MIN_BINARY_ROWS, MIN_ROWS_BELOW_HALF = 8, 3  # rows, and rows below 1/2, that show that there are two classes

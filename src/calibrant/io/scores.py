@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from calibrant._core.text import parse_number, shorten_list
+from calibrant._core.types import InputError
 from calibrant.io.cells import ROW_SUM_TOLERANCE, is_list, lists_to_matrix, sums_to, to_numbers, to_probabilities
 from calibrant.io.columns import Columns, TableOptions
-from calibrant._core.types import InputError
 
 PROBABILITY_RANGE_TOLERANCE = 1e-6  # for rounding
 MIN_TOP_CLASS_ROWS = 20  # rows that suffice to doubt a single score that is never below 1/2

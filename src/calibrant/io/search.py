@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._core.types import InputError
 from calibrant.io.cells import class_keys, is_list, sums_to, to_numbers, to_probabilities
 from calibrant.io.columns import (
     MULTILABEL_PREFIXES,
@@ -13,9 +14,8 @@ from calibrant.io.columns import (
     ScoreColumns,
     TableOptions,
     is_index_column,
-    strip_prefix,
 )
-from calibrant._core.types import InputError
+from calibrant.predictions.validation.columns import strip_prefix
 
 MAX_LABEL_TEXTS = 1000
 

@@ -13,8 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._core.expansion import check_archive
+from calibrant._core.files import format_suffix, is_exception
+from calibrant._core.foreign import check_depth_of_lines, parse_json_lines
 from calibrant._core.lazy import import_optional, polars
 from calibrant._core.text import describe_error, escape_cell, shorten_list, shorten_repr, unescape_column
+from calibrant._core.types import InputError, prefix_errors
 from calibrant.io.cells import parse_number_columns, replace_missing_words
 from calibrant.io.columns import Columns, TableOptions
 from calibrant.io.delimited import (
@@ -26,11 +30,8 @@ from calibrant.io.delimited import (
     read_delimited,
 )
 from calibrant.io.encoding import read_decompressed, to_utf8, write_compressed
-from calibrant._core.expansion import check_archive
-from calibrant._core.files import is_exception, list_table_files
-from calibrant._core.foreign import check_depth_of_lines, parse_json_lines
-from calibrant.io.formats import BY_SUFFIX, format_suffix
-from calibrant._core.types import InputError, prefix_errors
+from calibrant.io.files import list_table_files
+from calibrant.io.formats import BY_SUFFIX
 
 MAX_SHEET_ROWS, MAX_SHEET_COLUMNS, MAX_CELL_CHARACTERS = 1_048_576, 16_384, 32_767  # of Excel
 TIME_FORMATS: dict[type, str] = {

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from calibrant import losses, theory
-from calibrant.reports import plots
-from calibrant.lab.data import blobs
 from calibrant._core.types import Loss
+from calibrant.lab.data import blobs
+from calibrant.reports import plots
 
 __all__ = ["draw_focal_theory", "figure_files", "new_figure", "save_figure", "train_on_blobs"]
 

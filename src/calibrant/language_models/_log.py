@@ -13,9 +13,10 @@ import numpy as np
 
 from calibrant._core.lazy import polars
 from calibrant._core.text import shorten_list
-from calibrant.io.logs import LogOptions, LogRow, Outcome, read_logs, rows_to_arrays
-from calibrant.predictions import Predictions, from_arrays
 from calibrant._core.types import InputError, prefix_errors
+from calibrant.io.logs import LogOptions, LogRow, Outcome, read_logs, rows_to_arrays
+from calibrant.io.predictions import from_arrays
+from calibrant.predictions import Predictions
 
 
 @dataclass(frozen=True, repr=False)

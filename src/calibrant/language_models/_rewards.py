@@ -8,8 +8,8 @@ from numbers import Real
 from typing import Any, Literal, get_args
 
 from calibrant._core.text import shorten_repr
-from calibrant.io.logs import find_stated_confidence, parse_confidence
 from calibrant._core.types import InputError
+from calibrant.io.logs import find_stated_confidence, parse_confidence
 
 RewardScore = Literal["brier", "log", "spherical"]
 # The logarithmic score, which is unbounded otherwise, moves confidences into [0.01, 0.99]

@@ -16,15 +16,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calibrant import calibrators
-from calibrant.language_models import _fusion_map
-from calibrant.predictions.validation import check_level
-from calibrant.predictions.validation.columns import split_columns
-from calibrant.predictions.validation.names import to_text
 from calibrant._core.kernels.solvers import newton
+from calibrant._core.types import InputError, Size
+from calibrant.language_models import _fusion_map
 from calibrant.metrics import Evidence, Interval, Sample
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import split_folds
-from calibrant._core.types import InputError, Size
+from calibrant.predictions.validation import check_level
+from calibrant.predictions.validation.columns import split_columns
+from calibrant.predictions.validation.names import to_text
 
 __all__ = ["Fusion", "FusionPrior"]
 

@@ -5,6 +5,7 @@ and penalties on the batch use the mean correctness. `register` adds a loss of y
 logit per event.
 """
 
+from calibrant._core.registry import LOSSES
 from calibrant.losses import _adaptive, _batch_penalties, _focal, _long_tail, _penalties, _proper
 from calibrant.losses._adaptive import *
 from calibrant.losses._adaptive import for_epochs, needs_validation, restore_state, state
@@ -15,7 +16,6 @@ from calibrant.losses._long_tail import for_counts
 from calibrant.losses._mixup import MixedBatch, Mixup, RegMixup
 from calibrant.losses._penalties import *
 from calibrant.losses._proper import *
-from calibrant._core.registry import LOSSES
 
 register = LOSSES.register
 __all__ = ["MixedBatch", "Mixup", "RegMixup", "for_counts", "for_epochs", "needs_validation", "register"]

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from calibrant._core import registry
 from calibrant._core.kernels.bins import Bins, equal_width_edges, mukhoti_edges
+from calibrant._core.registry import LOSSES
+from calibrant._core.types import Count, InputError, Logits, NonNegativeFloat, PerExample, Range, StatefulLoss, Targets
 from calibrant.losses._focal import check_schedule, focal, power
 from calibrant.losses._likelihood import one_minus_p, weighted_cross_entropy
 from calibrant.predictions import Predictions
-from calibrant._core.registry import LOSSES
-from calibrant._core.types import Count, InputError, Logits, NonNegativeFloat, PerExample, Range, StatefulLoss, Targets
 
 __all__ = ["AdaFocal", "Scheduled"]
 

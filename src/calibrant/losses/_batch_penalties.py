@@ -10,11 +10,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from calibrant._core.types import Count, Logits, NonNegativeFloat, Norm, PerExample, Scalar, Targets, Width
 from calibrant.losses._focal import focal, power
 from calibrant.losses._likelihood import check_labels, log_likelihood
 from calibrant.losses._penalties import row_entropies
 from calibrant.losses._register import register_loss
-from calibrant._core.types import Count, Logits, NonNegativeFloat, Norm, PerExample, Scalar, Targets, Width
 
 __all__ = ["avuc", "dca", "mdca", "mmce", "soft_ece"]
 

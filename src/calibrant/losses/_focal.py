@@ -7,15 +7,6 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from calibrant.losses._likelihood import (
-    check_labels,
-    expected_loss,
-    one_minus_p,
-    probability_error,
-    weighted_cross_entropy,
-)
-from calibrant.losses._proper import brier
-from calibrant.losses._register import register_loss
 from calibrant._core.types import (
     InputError,
     Logits,
@@ -27,6 +18,15 @@ from calibrant._core.types import (
     Range,
     Targets,
 )
+from calibrant.losses._likelihood import (
+    check_labels,
+    expected_loss,
+    one_minus_p,
+    probability_error,
+    weighted_cross_entropy,
+)
+from calibrant.losses._proper import brier
+from calibrant.losses._register import register_loss
 
 __all__ = ["bsce_gra", "dual_focal", "flsd", "flsd_continuous", "focal", "focal_calibration", "inverse_focal", "poly1"]
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from calibrant._core.text import shorten_repr
+from calibrant._core.types import HalfOpenFraction, InputError, Logits, NonNegativeFloat, PerExample, Targets
 from calibrant.losses._focal import focal
 from calibrant.losses._likelihood import check_labels
 from calibrant.losses._register import register_loss
-from calibrant._core.types import HalfOpenFraction, InputError, Logits, NonNegativeFloat, PerExample, Targets
 
 __all__ = ["balanced_softmax", "class_balanced", "logit_adjusted"]
 

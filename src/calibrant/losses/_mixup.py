@@ -8,9 +8,6 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from calibrant.losses._adaptive import for_epochs, restore_state, state
-from calibrant.losses._long_tail import for_counts
-from calibrant.predictions import Predictions
 from calibrant._core.registry import LOSSES, check_settings, hyperparameters
 from calibrant._core.types import (
     InputError,
@@ -25,6 +22,9 @@ from calibrant._core.types import (
     Targets,
     UpdatedLoss,
 )
+from calibrant.losses._adaptive import for_epochs, restore_state, state
+from calibrant.losses._long_tail import for_counts
+from calibrant.predictions import Predictions
 
 
 @dataclass(frozen=True, eq=False)

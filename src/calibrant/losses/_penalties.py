@@ -6,9 +6,9 @@ Masked classes, with logit -inf, are not penalized.
 import torch
 from torch import Tensor
 
+from calibrant._core.types import Logits, NonNegativeFloat, Norm, PerExample, Targets, Width
 from calibrant.losses._likelihood import check_labels, log_likelihood
 from calibrant.losses._register import register_loss
-from calibrant._core.types import Logits, NonNegativeFloat, Norm, PerExample, Targets, Width
 
 __all__ = ["acls", "entropy_regularized", "logit_norm", "logit_normalized", "margin_smoothing"]
 

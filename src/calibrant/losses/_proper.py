@@ -2,9 +2,9 @@
 
 from typing import Literal
 
+from calibrant._core.types import Logits, PerExample, Smoothing, Targets
 from calibrant.losses._likelihood import brier_score, log_likelihood
 from calibrant.losses._register import register_loss
-from calibrant._core.types import Logits, PerExample, Smoothing, Targets
 
 __all__ = ["brier", "cross_entropy"]
 

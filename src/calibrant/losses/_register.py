@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._core.text import shorten_repr
 from calibrant._core.registry import LOSSES, check_settings
+from calibrant._core.text import shorten_repr
 from calibrant._core.types import InputError
 
 L = TypeVar("L", bound=Callable[..., Tensor])

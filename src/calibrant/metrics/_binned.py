@@ -9,6 +9,7 @@ import torch
 
 from calibrant._core.kernels.bins import Bins, EventStatistics, mukhoti_edges
 from calibrant._core.kernels.softmax import visit_probabilities
+from calibrant._core.types import Count, Norm, Scalar
 from calibrant.metrics._class_sums import ClassBinSums, class_errors
 from calibrant.metrics._intervals import Interval
 from calibrant.metrics._metric import ErrorBins, metric
@@ -16,7 +17,6 @@ from calibrant.metrics._moments import Edges, bin_table, cluster_noise_interval,
 from calibrant.metrics._noise import equal_mass_sums, equal_width_sums, noise_interval
 from calibrant.metrics._scores import signed_gap
 from calibrant.predictions import Predictions
-from calibrant._core.types import Count, Norm, Scalar
 
 __all__ = ["adaptive_ece", "adaptive_noise_floor", "classwise_ece", "debiased_l2", "ece", "mce", "noise_floor"]
 __all__ += ["sweep_ece"]

@@ -11,8 +11,8 @@ from torch import Tensor
 from calibrant._core.kernels.bins import equal_width_edges, equal_width_index
 from calibrant._core.kernels.dispatch import kernels
 from calibrant._core.kernels.softmax import ChunkVisitor, RowCallback
-from calibrant.predictions import Predictions
 from calibrant._core.types import Labels, PerExample, Range
+from calibrant.predictions import Predictions
 
 ClassCells = Annotated[Float[Tensor, "k b 3"], Range(ge=0)]
 ClassRows = Annotated[Float[Tensor, "5 k"], Range(ge=0)]

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from calibrant._core import registry
-from calibrant.predictions.validation import check_level
 from calibrant._core.kernels.bins import MAX_CLUSTER_SLOTS
+from calibrant._core.types import InputError
 from calibrant.metrics._differences import (
     AnyDifference,
     Difference,
@@ -31,7 +31,7 @@ from calibrant.metrics._metric import ErrorBins, Metric, declared_metric
 from calibrant.metrics._paired_scores import PairedScores, read_sums
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units
-from calibrant._core.types import InputError
+from calibrant.predictions.validation import check_level
 
 COMPARED_METRICS = "accuracy", "nll", "brier", "signed_gap", "ece", "adaptive_ece", "debiased_l2", "aurc"
 

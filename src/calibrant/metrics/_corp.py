@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.bins import EventStatistics, GroupedScores
-from calibrant.metrics._metric import metric
 from calibrant._core.types import Scalar
+from calibrant.metrics._metric import metric
 
 __all__ = ["discrimination", "miscalibration", "uncertainty"]
 

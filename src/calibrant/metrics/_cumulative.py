@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.bins import MAX_CLUSTER_SLOTS, EventStatistics, GroupedScores
+from calibrant._core.types import Count, Scalar, Width
 from calibrant.metrics._intervals import SUM_ROUNDING, Evidence
 from calibrant.metrics._metric import metric
 from calibrant.metrics._null import MIN_EVENT_VARIANCE, NUM_NULL_DRAWS, NullResiduals
-from calibrant._core.types import Count, Scalar, Width
 
 __all__ = ["ks", "kuiper", "mmce", "skce"]
 

@@ -1,8 +1,8 @@
 """The words for a metric that is given by its text, such as "ece(bins=10)"."""
 
+from calibrant._core.registry import METRICS
 from calibrant.metrics import ood
 from calibrant.metrics._metric import Metric, MetricInfo
-from calibrant._core.registry import METRICS
 
 
 def metric_info(name: str) -> MetricInfo:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from calibrant._core import registry
-from calibrant.predictions.validation import check_level
 from calibrant._core.kernels.bins import EventStatistics
+from calibrant._core.types import InputError, PerExample
 from calibrant.metrics._intervals import Evidence, Extremes, Interval, Sample, ScoreRange
 from calibrant.metrics._sums import BinSums
 from calibrant.predictions import Predictions, as_predictions
-from calibrant._core.types import InputError, PerExample
+from calibrant.predictions.validation import check_level
 
 P = ParamSpec("P")
 Unit = Literal["share", "nats", ""]

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from calibrant._core.kernels.bins import EventStatistics, GroupedScores
+from calibrant._core.types import Scalar
 from calibrant.metrics._cumulative import kuiper
 from calibrant.metrics._intervals import MIN_DIVISOR, Evidence
 from calibrant.metrics._metric import metric
 from calibrant.metrics._null import MIN_EVENT_VARIANCE, NullResiduals
-from calibrant._core.types import Scalar
 
 __all__ = ["omnibus"]
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from calibrant._core.kernels.bins import EventStatistics, GroupedScores
 from calibrant._core.kernels.sorting import distinct_values
 from calibrant._core.kernels.threads import map_chunks
+from calibrant._core.types import PerExample, Scalar
 from calibrant.metrics._intervals import SHARE, Interval, Sample
 from calibrant.metrics._metric import metric
 from calibrant.metrics._null import merge_scores
 from calibrant.predictions import Predictions
-from calibrant._core.types import PerExample, Scalar
 
 __all__ = ["aurc", "auroc"]
 

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from calibrant._core.kernels.bins import Events, allow_rounding
 from calibrant._core.kernels.softmax import entropies
+from calibrant._core.types import OpenFraction, PerExample, Scalar
 from calibrant.metrics._intervals import SHARE, Extremes, Interval, ScoreRange, share_interval
 from calibrant.metrics._metric import metric
 from calibrant.predictions import Predictions
-from calibrant._core.types import OpenFraction, PerExample, Scalar
 
 __all__ = [
     "accuracy",

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from calibrant._core.kernels.bins import EventStatistics
 from calibrant._core.kernels.solvers import PointEvaluation, increasing_root
+from calibrant._core.types import Count, Scalar
 from calibrant.metrics._intervals import Evidence
 from calibrant.metrics._metric import metric
 from calibrant.metrics._null import NUM_NULL_DRAWS, NullResiduals
-from calibrant._core.types import Count, Scalar
 
 __all__ = ["smooth_ece"]
 

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from calibrant.predictions.validation import resolve_event
-from calibrant.predictions.validation.states import build_state, refuse_malformed
+from calibrant._core.files import atomic_write
+from calibrant._core.foreign import parse_json
 from calibrant._core.kernels.bins import (
     FIRST_ODDS_CELL,
     NUM_ODDS_CELLS,
@@ -24,16 +24,16 @@ from calibrant._core.kernels.bins import (
 )
 from calibrant._core.kernels.digests import tensors_digest
 from calibrant._core.kernels.dispatch import kernels
-from calibrant.io.arrays import read_tensors
-from calibrant._core.files import atomic_write
-from calibrant._core.foreign import parse_json
+from calibrant._core.registry import METRICS, check_settings
+from calibrant._core.tensors import read_tensors
+from calibrant._core.types import Count, InputError, Range, prefix_errors
 from calibrant.metrics import _sums
 from calibrant.metrics._class_sums import ClassSums
 from calibrant.metrics._intervals import Interval
 from calibrant.metrics._sums import FEATURES, HIGH_CONFIDENCE, UNIT_BITS, WORD_BITS, BinSums, GroupSums, SumBuilder
 from calibrant.predictions import EventSelector, Predictions, as_predictions
-from calibrant._core.registry import METRICS, check_settings
-from calibrant._core.types import Count, InputError, Range, prefix_errors
+from calibrant.predictions.validation import resolve_event
+from calibrant.predictions.validation.states import build_state, refuse_malformed
 
 CHUNK_ROWS = 1 << 13  # rows whose features are in memory at a time
 COMPILED_CHUNK_ROWS = 1 << 18  # rows of a compiled pass

@@ -13,9 +13,9 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from calibrant._core.kernels.bins import ClusterSums, EventStatistics, GroupedScores, Moments, allow_rounding
+from calibrant._core.types import Count, InputError, Range, Size
 from calibrant.metrics._intervals import SHARE, Interval, Sample
 from calibrant.predictions import Predictions
-from calibrant._core.types import Count, InputError, Range, Size
 
 UNIT_BITS = 52  # numbers are counted in units of 2^-52
 COARSE_UNIT_BITS = 40  # and squared log-likelihoods in units of 2^-40

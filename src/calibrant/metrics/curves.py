@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.predictions.validation import check_level, check_range
 from calibrant._core.kernels.bins import Bins, ClusterSums, GroupedScores, allow_rounding
 from calibrant.metrics import _corp, _ranking
 from calibrant.metrics._intervals import Curve, cluster_share_interval, share_limits
 from calibrant.metrics._moments import draw_signs
 from calibrant.metrics._null import draw_outcomes, merge_scores
 from calibrant.predictions import as_predictions
+from calibrant.predictions.validation import check_level, check_range
 
 __all__ = ["corp", "risk_coverage"]
 

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from calibrant._core.kernels.bins import GroupedScores
 from calibrant._core.kernels.softmax import entropies
+from calibrant._core.registry import OOD_SCORES
+from calibrant._core.types import InputError, Logits, PerExample, PositiveFloat
 from calibrant.metrics._intervals import Curve
 from calibrant.metrics._metric import MetricInfo
 from calibrant.metrics._ranking import auroc_of
 from calibrant.predictions import Predictions
-from calibrant._core.registry import OOD_SCORES
-from calibrant._core.types import InputError, Logits, PerExample, PositiveFloat
 
 __all__ = ["OOD_INFO", "Detection", "detection", "energy", "entropy", "max_logit", "max_probability", "register"]
 

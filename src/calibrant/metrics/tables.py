@@ -7,9 +7,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant.predictions.validation import check_level
-from calibrant.predictions.validation.arrays import to_tensor
 from calibrant._core.kernels.bins import Bins, EventStatistics, GroupedScores, allow_rounding
+from calibrant._core.registry import check_settings
+from calibrant._core.types import Count, InputError
 from calibrant.metrics import _binned
 from calibrant.metrics._class_sums import Classes, ClassSums
 from calibrant.metrics._intervals import Interval, share_limits
@@ -20,8 +20,8 @@ from calibrant.metrics._scores import signed_gap, weighted_mean
 from calibrant.metrics._summary import Summary
 from calibrant.metrics.curves import cluster_precision_limits
 from calibrant.predictions import Predictions, as_predictions
-from calibrant._core.registry import check_settings
-from calibrant._core.types import Count, InputError
+from calibrant.predictions.validation import check_level
+from calibrant.predictions.validation.arrays import to_tensor
 
 __all__ = ["ClassSums", "Classes", "Groups", "Thresholds", "bins", "classes", "groups", "thresholds", "thresholds_of"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from calibrant._core.text import shorten_repr
+from calibrant._core.types import InputError
 from calibrant.monitoring._rows import NO_KEY, UNKNOWN_LABEL, Rows, batch_digest, hash_ids, hash_text
 from calibrant.predictions import Predictions
-from calibrant._core.types import InputError
 
 
 @dataclass(frozen=True, eq=False)

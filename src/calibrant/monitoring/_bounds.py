@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from calibrant._core.registry import Method
 from calibrant.metrics import (
     AnyDifference,
     Interval,
@@ -18,7 +19,6 @@ from calibrant.monitoring._features import states_confidence
 from calibrant.monitoring._pairing import ModelPair
 from calibrant.monitoring._requirement import ABSOLUTE_GAP, BOUNDED_BY_L2, Requirement
 from calibrant.predictions import Predictions
-from calibrant._core.registry import Method
 
 L2_BINS = 15  # of `debiased_l2`
 POWER = 0.8  # with which the sizes in hints decide

@@ -11,11 +11,10 @@ from xml.etree import ElementTree
 
 import torch
 
-from calibrant._core.text import display_name, escape_invisible, shorten_repr
-from calibrant.predictions.validation import check_range
-from calibrant.predictions.events import evaluated_event
 from calibrant._core.files import null_nonfinite, result_json, write_by_suffix
 from calibrant._core.foreign import read_toml
+from calibrant._core.text import display_name, escape_invisible, shorten_repr
+from calibrant._core.types import InputError
 from calibrant.monitoring._bounds import MetricBounds, calibrated_size_ratio, estimate_difference, metric_bounds
 from calibrant.monitoring._constants import passing_constants
 from calibrant.monitoring._features import used_groups
@@ -23,8 +22,9 @@ from calibrant.monitoring._pairing import ModelPair, pair_models
 from calibrant.monitoring._requirement import ABSOLUTE_GAP, BOUNDED_BY_L2, Requirement, parse_requirement
 from calibrant.planning import round_up
 from calibrant.predictions import Predictions, as_predictions
+from calibrant.predictions.events import evaluated_event
 from calibrant.predictions.folds import num_units
-from calibrant._core.types import InputError
+from calibrant.predictions.validation import check_range
 
 CheckStatus = Literal["holds", "broken", "too_little_data"]
 EXIT_STATUSES: dict[CheckStatus, int] = {"holds": 0, "broken": 3, "too_little_data": 4}

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._core.text import cut_middle, display_name, format_percent, format_percent_range, join_names
-from calibrant.predictions.validation import check_alpha, check_range
-from calibrant.predictions.events import evaluated_event
 from calibrant._core.files import null_nonfinite, result_json, write_by_suffix
+from calibrant._core.registry import METRICS
+from calibrant._core.text import cut_middle, display_name, format_percent, format_percent_range, join_names
+from calibrant._core.types import InputError
 from calibrant.monitoring._bounds import estimate_difference
 from calibrant.monitoring._features import (
     LABELED_SCORES,
@@ -27,9 +27,9 @@ from calibrant.monitoring._features import (
 from calibrant.monitoring._pairing import ModelPair, pair_models
 from calibrant.monitoring._permutation import holm, paired_p_values, unpaired_p_values
 from calibrant.predictions import Predictions, as_predictions
+from calibrant.predictions.events import evaluated_event
 from calibrant.predictions.folds import num_units
-from calibrant._core.registry import METRICS
-from calibrant._core.types import InputError
+from calibrant.predictions.validation import check_alpha, check_range
 
 DEFAULT_ALPHA = 0.05
 MIN_COMPARED_UNITS = 2

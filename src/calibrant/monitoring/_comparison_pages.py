@@ -8,11 +8,11 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from calibrant.reports import elements as report
 from calibrant.monitoring._estimates import Estimate
 from calibrant.monitoring._features import confidences
-from calibrant.reports.plots import BAR_COLOR, GAP_COLOR
 from calibrant.predictions import Predictions
+from calibrant.reports import elements as report
+from calibrant.reports.plots import BAR_COLOR, GAP_COLOR
 
 if TYPE_CHECKING:
     from calibrant.monitoring._compare import ComparedRow, CompareResult

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrant._core.text import cut_middle, format_percent, format_percent_range
-from calibrant.predictions.events import evaluated_event
 from calibrant._core.files import null_nonfinite, result_json, write_by_suffix
+from calibrant._core.text import cut_middle, format_percent, format_percent_range
+from calibrant._core.types import InputError
 from calibrant.monitoring._compare import DEFAULT_ALPHA, ComparedRow, check_test_options, compared_rows, list_titles
 from calibrant.monitoring._covariate_shift import estimate_covariate_shift
 from calibrant.monitoring._estimates import (
@@ -21,8 +21,8 @@ from calibrant.monitoring._estimates import (
 from calibrant.monitoring._label_shift import estimate_label_shift, label_shift_obstacle, label_shift_p_value
 from calibrant.monitoring._pairing import ModelPair
 from calibrant.predictions import Predictions, as_predictions
+from calibrant.predictions.events import evaluated_event
 from calibrant.predictions.folds import num_units
-from calibrant._core.types import InputError
 
 MIN_REFERENCE_ROWS = 20
 SHIFTS: dict[str, Assumption] = {"label": LABEL_SHIFT, "covariate": COVARIATE_SHIFT}

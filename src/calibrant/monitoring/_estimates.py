@@ -7,7 +7,6 @@ from typing import Literal
 import numpy as np
 
 from calibrant._core.text import display_name, format_percent
-from calibrant.predictions.events import evaluated_event
 from calibrant.metrics import Sample, ScoreRange, student_quantile
 from calibrant.monitoring._features import (
     confidences,
@@ -16,6 +15,7 @@ from calibrant.monitoring._features import (
     states_confidence,
 )
 from calibrant.predictions import Predictions
+from calibrant.predictions.events import evaluated_event
 
 ESTIMATE_LEVEL = 0.90
 MAX_SHARE_CLASSES = 20  # more classes have no estimated shares

@@ -16,9 +16,9 @@ import numpy as np
 from jaxtyping import Float, Int64
 from scipy.special import logsumexp
 
+from calibrant._core.types import Allows, Index, Range
 from calibrant.monitoring._bets import BETS, LOG_BET_WEIGHTS, bet_factors
 from calibrant.monitoring._rows import AlignedArrays, Rows
-from calibrant._core.types import Allows, Index, Range
 
 LOOK_ROWS = 10  # the wealth is looked at after every ten rows, however rows arrive
 START_ROWS = 100  # rows between two starting times of bets

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from calibrant.predictions.events import evaluated_event
 from calibrant.predictions import Predictions
+from calibrant.predictions.events import evaluated_event
 
 NUM_CONFIDENCE_CUTS = 30
 MAX_COMPARED_CLASSES = 50  # the most frequent ones

@@ -7,9 +7,9 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from calibrant.reports import elements as report
 from calibrant._core.text import display_name
 from calibrant.monitoring._verdict import TestState, WatchVerdict
+from calibrant.reports import elements as report
 from calibrant.reports.plots import evidence_timeline, gap_timeline
 
 if TYPE_CHECKING:

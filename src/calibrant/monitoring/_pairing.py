@@ -6,10 +6,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from calibrant._core.types import InputError
 from calibrant.monitoring._features import group_mask, row_weights
 from calibrant.monitoring._rows import id_texts
 from calibrant.predictions import Predictions
-from calibrant._core.types import InputError
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ from typing import Annotated
 import numpy as np
 from jaxtyping import Float, Int64
 
-from calibrant.monitoring._evidence import LOOK_ROWS
 from calibrant._core.types import Range, Size
+from calibrant.monitoring._evidence import LOOK_ROWS
 
 MAX_PERIODS = 400  # the last ones are kept
 PERIOD_COLUMNS = ("rows", "outcomes", "confidence", "variance")  # sums; variance of a calibrated model

@@ -9,21 +9,22 @@ from typing import Any
 import numpy as np
 
 from calibrant._core.text import parse_number, shorten_list
-from calibrant.predictions.validation.words import NO_WORDS
-from calibrant.predictions.events import BINARY_EVENTS
+from calibrant._core.types import InputError, prefix_errors
 from calibrant.io.cells import to_numbers
 from calibrant.io.columns import Columns, TableOptions, find_role_columns
-from calibrant._core.files import is_pattern, list_table_files
+from calibrant.io.files import is_pattern, list_table_files
 from calibrant.io.formats import is_table
 from calibrant.io.frames import frame_to_arrays
 from calibrant.io.labels import count_from, label_values
+from calibrant.io.predictions import from_unlabeled_arrays
 from calibrant.io.reading import read
 from calibrant.io.roles import infer_columns, leave_out_empty_labels
 from calibrant.io.tables import read_table
 from calibrant.monitoring._rows import UNKNOWN_LABEL, hash_ids
 from calibrant.monitoring._watch import Watch
-from calibrant.predictions import Predictions, from_unlabeled_arrays
-from calibrant._core.types import InputError, prefix_errors
+from calibrant.predictions import Predictions
+from calibrant.predictions.events import BINARY_EVENTS
+from calibrant.predictions.validation.words import NO_WORDS
 
 LABEL_ROLES = ("id", "label", "correct")  # of files of labels
 TIME_COLUMNS = ("time", "timestamp", "datetime", "date")  # in any case; the first one that exists

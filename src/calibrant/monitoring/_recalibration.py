@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from calibrant.predictions import as_predictions
 from calibrant._core.types import InputError, Logits
+from calibrant.predictions import as_predictions
 
 NUM_TEMPERATURES = 33  # from 1/4 to 4
 BINARY_GRID = 17, 21  # slopes from 1/4 to 4, shifts from -2 to 2

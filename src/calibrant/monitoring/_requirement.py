@@ -4,10 +4,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant._core.text import shorten_repr
-from calibrant.metrics import Metric
 from calibrant._core.registry import METRICS, Method
+from calibrant._core.text import shorten_repr
 from calibrant._core.types import InputError
+from calibrant.metrics import Metric
 
 _REQUIREMENT = re.compile(r"\s*(?P<metric>[^<>]+?)\s*(?P<comparison><=|>=|<|>)\s*(?P<limit>[^<>=]+?)\s*")
 _RELATIVE_LIMIT = re.compile(r"old\s*(?:(?P<sign>[+-])\s*(?P<margin>\S.*))?")

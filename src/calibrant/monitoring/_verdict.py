@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from calibrant._core.text import display_name
 from calibrant._core.files import result_json
+from calibrant._core.text import display_name
 from calibrant.metrics import Interval
 from calibrant.monitoring._bets import BETS
 from calibrant.monitoring._intervals import mean_sequence

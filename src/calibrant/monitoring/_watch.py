@@ -11,12 +11,9 @@ import numpy as np
 from jaxtyping import UInt64
 
 from calibrant import calibrators
-from calibrant._core.text import parse_number, shorten_list
-from calibrant.predictions.validation import check_alpha, check_range, resolve_event
-from calibrant.predictions.validation.arrays import is_text
-from calibrant.predictions.validation.labels import binary_names, to_class_indices
-from calibrant.predictions.events import EventSelector
 from calibrant._core.files import atomic_write, check_suffix, write_by_suffix
+from calibrant._core.text import parse_number, shorten_list
+from calibrant._core.types import InputError, Range
 from calibrant.monitoring._batch import Batch, format_time
 from calibrant.monitoring._bets import BETS
 from calibrant.monitoring._evidence import LOOK_ROWS, SUM_NAMES, LookSettings, Wealth, compute_looks
@@ -24,7 +21,10 @@ from calibrant.monitoring._periods import PERIOD_COLUMNS, Periods
 from calibrant.monitoring._rows import UNKNOWN_LABEL, RecentRows, Rows, check_same_labels, hash_ids, locate
 from calibrant.monitoring._verdict import WatchVerdict, build_verdict
 from calibrant.predictions import as_predictions
-from calibrant._core.types import InputError, Range
+from calibrant.predictions.events import EventSelector
+from calibrant.predictions.validation import check_alpha, check_range, resolve_event
+from calibrant.predictions.validation.arrays import is_text
+from calibrant.predictions.validation.labels import binary_names, to_class_indices
 
 Digests = UInt64[np.ndarray, " d"]
 MAX_CLASSES = 200  # that have tests of their own

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from calibrant import calibrators, losses
-from calibrant._core.text import shorten_repr
 from calibrant._core.kernels.softmax import chunked_logits
-from calibrant.predictions import Predictions, check_is_calibrator
 from calibrant._core.registry import LOSSES
+from calibrant._core.text import shorten_repr
 from calibrant._core.types import Calibrator, InputError, Loss, StatefulLoss
+from calibrant.predictions import Predictions, check_is_calibrator
 
 MIN_EPOCH_BATCHES = 10  # fewer batches with gradients are not taken for a training
 

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from calibrant._core.files import atomic_write
 from calibrant._core.lazy import polars
 from calibrant._core.text import shorten_list
+from calibrant._core.types import InputError
+from calibrant.predictions import Predictions
 from calibrant.predictions.validation.arrays import to_tensor
 from calibrant.predictions.validation.scores import RowScoreEvidence, SingleScoreEvidence
-from calibrant._core.files import atomic_write
-from calibrant.predictions import Predictions
-from calibrant._core.types import InputError
 
 LABEL_KEYS = ("labels", "label", "targets", "target", "y")  # of a batch that is a mapping
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 import torch
 
+from calibrant._core.types import Count, InputError, Scalar
 from calibrant.calibrators import Temperature
 from calibrant.metrics import brier, metric, nll
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import map_out_of_fold, num_units
-from calibrant._core.types import Count, InputError, Scalar
 
 __all__ = ["refine_then_calibrate", "refinement_brier", "refinement_nll"]
 

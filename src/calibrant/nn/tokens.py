@@ -8,11 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant.predictions.validation import check_level, check_range
 from calibrant._core.kernels.softmax import chunked_logits
+from calibrant._core.types import InputError
 from calibrant.metrics import Interval, Sample, Summary
 from calibrant.predictions import Predictions
-from calibrant._core.types import InputError
+from calibrant.predictions.validation import check_level, check_range
 
 __all__ = ["TokenBatch", "TokenCalibration", "fit_token_temperature", "measure_tokens"]
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from calibrant import metrics
+from calibrant._core.types import InputError
 from calibrant.metrics import Metric
 from calibrant.planning._populations import MAX_CLUSTER_CORRELATION, Clusters, Population, find_root
 from calibrant.predictions import Predictions
-from calibrant._core.types import InputError
 
 NUM_PAIRS = 20_000  # pairs of scores drawn from an assumption
 MAX_TILT = 200.0  # strength at which almost only the units of the largest residual are drawn

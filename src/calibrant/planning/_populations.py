@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from scipy.special import betaincinv, expit, logit, ndtr, ndtri
 
-from calibrant._core.text import shorten_repr
-from calibrant.predictions.validation import check_range
 from calibrant._core.kernels.bins import ClusterSums, Events, GroupedScores
+from calibrant._core.text import shorten_repr
 from calibrant._core.types import InputError
+from calibrant.predictions.validation import check_range
 
 Pattern = Literal["shift", "scale"]
 MAX_CONFIDENCES = 4096  # most distinct confidences of independent examples

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant import metrics
 from calibrant._core import registry
-from calibrant.predictions.validation import check_alpha, check_range
+from calibrant._core.types import InputError
 from calibrant.metrics import Metric
 from calibrant.planning._differences import NUM_PAIRS, assumed_pairs, observed_pairs, population_scores, to_finite_array
 from calibrant.planning._populations import (
@@ -26,7 +26,7 @@ from calibrant.planning._populations import (
 from calibrant.planning._result import Goal
 from calibrant.planning._search import Trial
 from calibrant.predictions import Predictions
-from calibrant._core.types import InputError
+from calibrant.predictions.validation import check_alpha, check_range
 
 # Default metric, description of the metrics that suit the goal, and whether a metric does. The signed gap counts as an
 # error too

@@ -3,8 +3,9 @@
 import math
 from typing import Any
 
-from calibrant._core.text import parse_number
 from calibrant._core.kernels.bins import EventStatistics
+from calibrant._core.text import parse_number
+from calibrant._core.types import InputError
 from calibrant.planning._populations import Pattern, observed_design_effect, observed_population
 from calibrant.planning._problems import (
     PlanningData,
@@ -20,7 +21,6 @@ from calibrant.planning._problems import (
 from calibrant.planning._result import SampleSize
 from calibrant.planning._search import PowerCurve, estimate_size, find_size, simulate_curve
 from calibrant.predictions import Predictions
-from calibrant._core.types import InputError
 
 NUM_DRAWS, NUM_CLUSTER_DRAWS, QUICK_DRAWS = 2000, 500, 150
 DEFAULT_CORRELATION = 0.5  # of the scores of two models

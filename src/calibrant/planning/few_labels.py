@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._core.types import InputError
+from calibrant.metrics import Interval
 from calibrant.predictions.validation import check_level, check_range
 from calibrant.predictions.validation.arrays import to_tensor
-from calibrant.metrics import Interval
-from calibrant._core.types import InputError
 
 __all__ = ["LabelPlan", "accuracy_interval", "gap_interval", "rows_to_label"]
 

@@ -1,10 +1,10 @@
 """Predictions: logits with labels and whatever else is known about each sample, validated once."""
 
-from calibrant.predictions.events import EventSelector
 from calibrant.predictions import _apply, _predictions
 from calibrant.predictions._apply import *
 from calibrant.predictions._columns import column_names
 from calibrant.predictions._predictions import *
+from calibrant.predictions.events import EventSelector
 
 __all__ = ["EventSelector", "column_names"]
 __all__ += _apply.__all__

@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.predictions.validation.arrays import check_finite
 from calibrant._core.kernels.threads import thread_limit
 from calibrant._core.types import Categories, ColumnMap, InputError, Map, prefix_errors
+from calibrant.predictions.validation.arrays import check_finite
 
 __all__ = ["BLOCK_ELEMENTS", "apply_calibrator", "calibrate_logits", "check_is_calibrator", "row_blocks"]
 

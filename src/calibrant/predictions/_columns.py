@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant._core.text import parse_number, shorten_list
+from calibrant._core.types import InputError
 from calibrant.predictions.validation.arrays import is_text
-from calibrant.predictions.validation.columns import split_columns
+from calibrant.predictions.validation.columns import CLASS_COLUMN_PREFIXES, parse_class_suffix, split_columns
 from calibrant.predictions.validation.labels import to_texts
 from calibrant.predictions.validation.names import is_same_name, to_text, to_unique_names
-from calibrant.io.columns import CLASS_COLUMN_PREFIXES, parse_class_suffix
-from calibrant._core.types import InputError
 
 POSITIONAL_PREFIXES = ("", "column_")  # of names that only count columns, as in frames that were made of arrays
 

@@ -3,7 +3,6 @@
 The arguments are explained at the constructors of `Predictions`, such as `Predictions.from_probs`.
 """
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,18 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._core.text import parse_integer
-from calibrant.predictions.validation import resolve_event, validate_inputs
+from calibrant._core.kernels.threads import thread_limit
+from calibrant._core.types import InputError
+from calibrant.predictions._columns import match_columns, match_targets, score_name
+from calibrant.predictions.events import BINARY_KINDS, PREFERENCE, PRESENCE
+from calibrant.predictions.validation import validate_inputs
 from calibrant.predictions.validation.arrays import num_elements, to_tensor
 from calibrant.predictions.validation.labels import binary_labels
-from calibrant.predictions.validation.names import factorize_samples, group_name_per_sample, to_unique_names
+from calibrant.predictions.validation.names import factorize_samples, to_unique_names
 from calibrant.predictions.validation.scores import SingleScoreEvidence, clip_rounding, is_single, log_probs
 from calibrant.predictions.validation.weights import COUNTS
-from calibrant._core.kernels.threads import thread_limit
-from calibrant.predictions.events import BINARY_EVENTS, BINARY_KINDS, PREFERENCE, PRESENCE
-from calibrant.io.arrays import find_score_and_label_keys
-from calibrant.predictions._columns import match_columns, match_targets, score_name
-from calibrant._core.types import InputError
 
 Fields = dict[str, Any]
 SUM_TOLERANCE = 1e-3  # largest difference of the sum of rounded soft labels from 1
@@ -296,68 +293,3 @@ def _weights_per_label(weights: Any, is_ignored: Tensor) -> Tensor:
         raise InputError(f"Expected one weight per sample or label, got {tuple(w.shape)}.", code="shape")
     w = w[:, None] if w.ndim == 1 else w
     return w.expand(is_ignored.shape)[~is_ignored]
-
-
-def fields_from_arrays(
-    arrays: Mapping[str, Any], ignore_index: int | None = None, of: Any = None, *, are_logits: bool = False
-) -> Fields:
-    """Return the fields of predictions from the arrays of a file or table, by the constructor for their keys.
-
-    Args:
-        arrays: "logits" or "probs" with "labels", or "confidence" with "correct", and optional others by name.
-        ignore_index: Label of positions to leave out.
-        of: Event to evaluate. Default: the event in the file, else class 1 of a confidence or of several labels, else
-            the default of the constructor.
-        are_logits: Accept single logits that all lie in [0, 1], as probabilities do.
-    """
-    kind, label_key = find_score_and_label_keys(arrays)
-    scores, targets = arrays[kind], arrays[label_key]
-    class_names, shape = arrays.get("class_names"), np.shape(scores)
-    if class_names is not None and np.asarray(targets).dtype.kind in "iu":
-        targets = to_tensor(targets, "labels")  # integers in a tensor are positions, even if class names are numbers
-    options: Fields = {name: arrays.get(name) for name in ("weights", "clusters", "groups")}
-    options["weights_are"] = _read_entry(arrays, "weights_are")
-    if options["groups"] is not None and "group_names" in arrays:
-        options["groups"] = group_name_per_sample(options["groups"], arrays["group_names"])
-    if kind != "confidence":  # every stated confidence counts
-        options["ignore_index"] = ignore_index
-    has_several_labels = len(shape) == 2 and shape[1] > 1 and np.shape(targets) == shape
-    if arrays.get("is_multilabel") and has_several_labels:
-        options |= {"probs": True} if kind == "probs" else {"logits": are_logits}
-        fields = fields_from_labels(scores, targets, names=class_names, **options)
-    elif kind == "confidence":
-        fields = fields_from_confidence(scores, targets, of=arrays.get("event_kind", "correct"), **options)
-    elif kind == "probs":
-        scores = scores[:, 0] if shape[1:] == (1,) else scores  # a single column is the probability of class 1
-        fields = fields_from_probs(scores, targets, class_names=class_names, **options)
-    elif _is_one_per_label(shape):
-        fields = fields_from_binary_logits(scores, targets, logits=are_logits, class_names=class_names, **options)
-    else:
-        fields = validate_inputs(scores, targets, class_names=class_names, **options)
-    if "examples" in arrays:
-        fields["examples"] = factorize_samples(arrays["examples"], "examples", len(fields["labels"]))[0]
-    if of is None and (event := _read_entry(arrays, "evaluated_event")) is not None:
-        index = parse_integer(event)
-        of = event if index is None else index
-    elif of is None and fields["class_names"] in BINARY_EVENTS:  # such as wrong and correct
-        of = 1
-    if of is not None:
-        fields["of"] = resolve_event(of, fields["logits"].shape[1], fields["class_names"])
-    return fields | {"notes": (*arrays.get("notes", ()), *fields["notes"])}
-
-
-def _read_entry(arrays: Mapping[str, Any], key: str) -> str | None:
-    """Return a text that a file stores as a list of one, such as the event to evaluate, or None if it is absent."""
-    return ", ".join(to_unique_names(arrays[key], key)) if key in arrays else None
-
-
-def has_single_logits(arrays: Mapping[str, Any]) -> bool:
-    """Whether the arrays of a file hold a single logit for each label, and not one for each class, or probabilities."""
-    if "logits" not in arrays:
-        return False
-    return bool(arrays.get("is_multilabel")) or _is_one_per_label(np.shape(arrays["logits"]))
-
-
-def _is_one_per_label(shape: tuple[int, ...]) -> bool:
-    """Whether scores (n,) or (n, 1) have one number per label instead of one per class."""
-    return len(shape) == 1 or shape[1:] == (1,)

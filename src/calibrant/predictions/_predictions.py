@@ -12,20 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._core.text import join_names, shorten_list
-from calibrant.predictions.validation import resolve_event
-from calibrant.predictions.validation.arrays import num_elements
-from calibrant.predictions.validation.labels import positive_word
-from calibrant.predictions.validation.weights import COUNTS, IMPORTANCE
-from calibrant.predictions.validation.words import are_yes_and_no
 from calibrant._core.kernels import overlap, softmax
 from calibrant._core.kernels.bins import Events
 from calibrant._core.kernels.softmax import ChunkVisitor, Outcomes
 from calibrant._core.kernels.threads import thread_limit
-from calibrant.predictions.events import BINARY_EVENTS, PREFERENCE, EventSelector, default_selector
+from calibrant._core.lazy import LazyModule
+from calibrant._core.text import join_names, shorten_list
+from calibrant._core.types import Categories, ColumnMap, InputError, Map
 from calibrant.predictions._apply import calibrate_logits, check_is_calibrator
 from calibrant.predictions._constructors import (
-    fields_from_arrays,
     fields_from_binary_logits,
     fields_from_confidence,
     fields_from_labels,
@@ -34,20 +29,19 @@ from calibrant.predictions._constructors import (
     fields_from_probs,
     fields_from_soft_labels,
 )
-from calibrant.io.predictions import (
-    add_missing_labels,
-    read_chunks,
-    read_file,
-    read_table,
-    write_file,
-)
-from calibrant._core.types import Categories, ColumnMap, InputError, Map
+from calibrant.predictions.events import BINARY_EVENTS, PREFERENCE, EventSelector, default_selector
+from calibrant.predictions.validation import resolve_event
+from calibrant.predictions.validation.arrays import num_elements
+from calibrant.predictions.validation.labels import positive_word
+from calibrant.predictions.validation.weights import COUNTS, IMPORTANCE
+from calibrant.predictions.validation.words import are_yes_and_no
 
 EXACT_CONFIDENCE = 1 - 2.0**-20  # up to which 1 - confidence has ten digits
 MAX_SURPRISAL_LOGITS = 1 << 22  # logits of which surprisals are computed at a time
 
-__all__ = ["FIELD_NAMES", "Predictions", "as_predictions", "from_arrays", "from_unlabeled_arrays"]
-__all__ += ["load_unlabeled", "load_with_ids", "to_predictions"]
+__all__ = ["FIELD_NAMES", "Predictions", "as_predictions", "to_predictions"]
+
+_files: Any = LazyModule("calibrant.io.predictions")  # the readers, which stand above predictions
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -332,7 +326,7 @@ class Predictions:
         """
         if isinstance(table, str | Path):
             return cls.load(table, ignore_index=ignore_index, of=of, **options)
-        return cls._construct(read_table(table, ignore_index, of, **options))
+        return _files.read_table(table, ignore_index, of, **options)
 
     @classmethod
     def load(
@@ -350,7 +344,7 @@ class Predictions:
             of: Event to evaluate: "top" (the predicted class is correct), or a class by index or name.
             **options: For tables, as in `from_table`.
         """
-        return cls._construct(read_file(path, ignore_index, of, **options).fields)
+        return _files.read_file(path, ignore_index, of, **options).predictions
 
     @classmethod
     def load_chunks(
@@ -377,7 +371,7 @@ class Predictions:
             on_note: Called after the last chunk with a sentence on rows that `drop` left out of the whole table.
             **options: For tables, as in `from_table`.
         """
-        yield from map(cls._construct, read_chunks(path, rows, ignore_index, of, on_note, **options))
+        yield from _files.read_chunks(path, rows, ignore_index, of, on_note, **options)
 
     def save(self, path: str | Path, *, with_labels: bool = True, ids: Any = None) -> None:
         """Write a file that `Predictions.load` reads. An existing file is replaced only if writing succeeds.
@@ -395,7 +389,7 @@ class Predictions:
         Raises:
             InputError: If the format cannot hold the name of a class or group exactly, or the event.
         """
-        write_file({name: getattr(self, name) for name in FIELD_NAMES}, path, with_labels=with_labels, ids=ids)
+        _files.write_file(self, path, with_labels=with_labels, ids=ids)
 
     # Rows, classes and logits
 
@@ -756,31 +750,3 @@ def as_predictions(
     elements = len(predictions) * predictions.k if is_predictions else num_elements(predictions)
     with thread_limit(elements, in_chunks=in_chunks):
         yield to_predictions(predictions, labels, weights)
-
-
-def load_with_ids(path: str | Path, **options: Any) -> tuple[Predictions, list[Any] | None]:
-    """Return the predictions in a file, as `Predictions.load`, and the id of each row, which may be None.
-
-    Instead of a list of ids, the result has None if the file has no ids, or a different number of ids than rows.
-    """
-    loaded = read_file(path, **options)
-    p = Predictions._construct(loaded.fields)  # pyright: ignore[reportPrivateUsage]
-    return p, list(loaded.ids) if len(loaded.ids) == len(p) else None
-
-
-def load_unlabeled(path: str | Path, **options: Any) -> tuple[Predictions, bool]:
-    """Return the predictions in a file, and whether it has labels. Missing labels become 0."""
-    loaded = read_file(path, needs_labels=False, **options)
-    return Predictions._construct(loaded.fields), loaded.has_labels  # pyright: ignore[reportPrivateUsage]
-
-
-def from_arrays(arrays: Mapping[str, Any]) -> Predictions:
-    """Build from the arrays of a file or table, by the constructor for their keys."""
-    return Predictions._construct(fields_from_arrays(arrays))  # pyright: ignore[reportPrivateUsage]
-
-
-def from_unlabeled_arrays(arrays: Mapping[str, Any], *, are_logits: bool = False) -> tuple[Predictions, bool]:
-    """Return the predictions in arrays, and whether they have labels. Missing labels become 0."""
-    arrays, has_labels = add_missing_labels(arrays)
-    fields = fields_from_arrays(arrays, are_logits=are_logits)
-    return Predictions._construct(fields), has_labels  # pyright: ignore[reportPrivateUsage]

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._core.types import InputError, Map
 from calibrant.predictions import Predictions, row_blocks
 from calibrant.predictions.masks import replace_masks
-from calibrant._core.types import InputError, Map
 
 FitFunction = Callable[[Predictions], Map]
 

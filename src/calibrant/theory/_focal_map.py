@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from calibrant.theory._gradient import check_gamma
 from calibrant._core.types import Logits
+from calibrant.theory._gradient import check_gamma
 
 __all__ = ["focal_map", "focal_map_inverse"]
 

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from calibrant import losses
-from calibrant.theory._focal_map import focal_map_inverse
 from calibrant._core.types import InputError, Labels, Logits, Loss, PerExample
+from calibrant.theory._focal_map import focal_map_inverse
 
 __all__ = ["conditional_risk", "kl_entropy_bound", "proper_part"]
 

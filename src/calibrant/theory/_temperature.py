@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from calibrant._core.types import InputError
 from calibrant.theory._focal_map import focal_map
 from calibrant.theory._gradient import check_gamma
-from calibrant._core.types import InputError
 
 __all__ = ["NearestTemperature", "TemperatureBounds", "nearest_temperature", "temperature_bounds"]
 

@@ -13,7 +13,6 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar, overload
 
 from calibrant._core.registry._code_digest import code_digest, is_defined_twice, unwrap
-from calibrant._core.text import describe_error, shorten_repr
 from calibrant._core.registry._settings import (
     convert,
     describe_mismatch,
@@ -24,6 +23,7 @@ from calibrant._core.registry._settings import (
     setting_types,
     suggest,
 )
+from calibrant._core.text import describe_error, shorten_repr
 from calibrant._core.types import InputError, prefix_errors
 
 __all__ = ["CALIBRATORS", "CORRUPTIONS", "DATA_SETS", "LOSSES", "METRICS", "NETWORKS", "OOD_SCORES", "REGISTRIES"]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from calibrant._core.text import parse_number, shorten_list
+from calibrant._core.types import InputError
+from calibrant.calibrators.subgroups._trees import TreeSplit
 from calibrant.predictions.validation.columns import split_columns
 from calibrant.predictions.validation.names import to_text
-from calibrant.calibrators.subgroups._trees import TreeSplit
-from calibrant._core.types import InputError
 
 MAX_CUTS = 31  # of a numeric feature
 MAX_CATEGORIES = 31  # the most frequent ones; all others count as missing

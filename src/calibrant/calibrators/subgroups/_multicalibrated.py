@@ -11,13 +11,13 @@ from torch import Tensor
 
 from calibrant import calibrators
 from calibrant._core.text import cut_middle
-from calibrant.predictions.validation import check_range
+from calibrant._core.types import InputError
+from calibrant.calibrators.subgroups._features import FeatureSchema, cut_points, read_columns
+from calibrant.calibrators.subgroups._trees import SplitGrid, TreeEnsemble, grow_tree, join_trees
 from calibrant.metrics import Interval, Sample, nll, signed_gap
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units, split_folds
-from calibrant.calibrators.subgroups._features import FeatureSchema, cut_points, read_columns
-from calibrant.calibrators.subgroups._trees import SplitGrid, TreeEnsemble, grow_tree, join_trees
-from calibrant._core.types import InputError
+from calibrant.predictions.validation import check_range
 
 DEPTH = 2
 MAX_TREES = 200

@@ -8,9 +8,9 @@ from numbers import Real
 from typing import Any
 
 from calibrant._core.text import shorten_list, shorten_repr
+from calibrant._core.types import InputError
 from calibrant.predictions.validation import check_range
 from calibrant.predictions.validation.words import normalize_word, outcome_scores
-from calibrant._core.types import InputError
 
 ProbabilityTable = Mapping[str, float]
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._core.foreign import check_shape
+from calibrant._core.types import InputError
 from calibrant.io.logs.confidences import as_object, find_stated_confidence, parse_grade, read_grade
 from calibrant.io.logs.rows import (
     LogAnswer,
@@ -24,7 +25,6 @@ from calibrant.io.logs.rows import (
     select_single_name,
     top_probability,
 )
-from calibrant._core.types import InputError
 
 HARNESS = "lm-evaluation-harness"
 NORMALIZATIONS = {  # of the log-likelihoods of choices, with the words for a note

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._core.foreign import parse_json
+from calibrant._core.types import InputError, prefix_errors
 from calibrant.io.logs.confidences import find_stated_confidence
 from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, select_single_name
-from calibrant._core.types import InputError, prefix_errors
 
 HELM = "HELM"
 REQUIRED_FILES = ("scenario_state.json", "per_instance_stats.json")

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant.io.encoding import read_zstandard
 from calibrant._core.expansion import check_expansion
 from calibrant._core.foreign import check_shape, parse_json
+from calibrant._core.types import InputError, prefix_errors
+from calibrant.io.encoding import read_zstandard
 from calibrant.io.logs.confidences import as_object, find_stated_confidence, read_grade
 from calibrant.io.logs.rows import LogAnswer, LogContent, LogOptions, Record, from_tokens, select_single_name
 from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, token_confidence
-from calibrant._core.types import InputError, prefix_errors
 
 FINISHED = "success"
 ZSTANDARD_METHOD = 93  # of zip files; Python reads it from 3.14 on

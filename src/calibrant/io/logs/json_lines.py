@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._core.text import shorten_list
-from calibrant.predictions.validation.words import normalize_word, outcome_scores
+from calibrant._core.types import InputError, prefix_errors
 from calibrant.io.columns import ROLE_COLUMN_NAMES, normalize_column_name
 from calibrant.io.logs.confidences import find_stated_confidence, is_missing, read_grade
 from calibrant.io.logs.rows import (
@@ -18,7 +18,7 @@ from calibrant.io.logs.rows import (
     single_model,
 )
 from calibrant.io.logs.tokens import TOKEN_SOURCES, find_response_text, has_tokens, token_confidence
-from calibrant._core.types import InputError, prefix_errors
+from calibrant.predictions.validation.words import normalize_word, outcome_scores
 
 LOG_FIELD_NAMES = {
     "question": ("question_id", "custom_id", "doc_id", "prompt_id", "problem_id", "task_id", *ROLE_COLUMN_NAMES["id"]),

@@ -8,18 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from calibrant._core.files import COMPRESSION_SUFFIXES, format_suffix
+from calibrant._core.foreign import parse_json, parse_json_lines
 from calibrant._core.text import shorten_list
+from calibrant._core.types import InputError
 from calibrant.io.columns import TableOptions
 from calibrant.io.encoding import read_decompressed, to_utf8
-from calibrant._core.files import (
-    check_file,
-    is_pattern,
-    is_visible_table,
-    list_matching_files,
-    require_matching_files,
-)
-from calibrant._core.foreign import parse_json, parse_json_lines
-from calibrant.io.formats import BY_SUFFIX, COMPRESSION_SUFFIXES, format_suffix
+from calibrant.io.files import check_file, is_pattern, is_visible_table, list_matching_files, require_matching_files
+from calibrant.io.formats import BY_SUFFIX
 from calibrant.io.logs import harness, helm, inspect, json_lines
 from calibrant.io.logs.rows import (
     LogContent,
@@ -33,7 +29,6 @@ from calibrant.io.logs.rows import (
 )
 from calibrant.io.logs.tokens import has_tokens
 from calibrant.io.tables import call_reader
-from calibrant._core.types import InputError
 
 JSON_LINES_SUFFIXES = BY_SUFFIX[".jsonl"].all_suffixes
 LOG_SUFFIXES = BY_SUFFIX[".eval"].all_suffixes  # of logs that are not lines

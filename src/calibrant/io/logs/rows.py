@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._core.text import shorten_list, shorten_repr
+from calibrant._core.types import InputError
 from calibrant.io.logs.confidences import (
     ProbabilityTable,
     is_missing,
@@ -19,7 +20,6 @@ from calibrant.io.logs.confidences import (
     stated_form,
 )
 from calibrant.io.logs.tokens import TokenConfidence
-from calibrant._core.types import InputError
 
 Record = Mapping[str, Any]  # a JSON object of a log
 MAX_SHOWN_FORMS = 8  # of confidences that cannot be read

@@ -1,5 +1,6 @@
 """Data sets: functions of a folder that return `Splits`. `corruptions` shift images, and `register` adds your own."""
 
+from calibrant._core.registry import DATA_SETS
 from calibrant.lab.data import corruptions as corruptions
 from calibrant.lab.data._splits import Split, Splits
 from calibrant.lab.data.cifar import cifar10, cifar100
@@ -8,7 +9,6 @@ from calibrant.lab.data.newsgroups import newsgroups
 from calibrant.lab.data.sst import Trees, sst
 from calibrant.lab.data.svhn import svhn
 from calibrant.lab.data.without_download import blobs, digits
-from calibrant._core.registry import DATA_SETS
 
 register = DATA_SETS.register
 __all__ = ["Split", "Splits", "Trees", "blobs", "cifar10", "cifar100", "digits", "imagenet", "newsgroups", "register"]

@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
+from calibrant._core.types import InputError
 from calibrant.lab.data._loading import (
     ConvertedData,
     InMemoryTable,
@@ -23,7 +24,6 @@ from calibrant.lab.data._loading import (
     wrap_read_errors,
 )
 from calibrant.lab.data._splits import Split, Splits
-from calibrant._core.types import InputError
 
 ChannelStatistics = tuple[Sequence[float], Sequence[float]]  # mean and standard deviation of the channels
 CIFAR_STATISTICS = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # Mukhoti et al. (2020)

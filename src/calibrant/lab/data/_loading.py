@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from calibrant._core.text import describe_error
-from calibrant._core.kernels.digests import json_digest
 from calibrant._core.files import atomic_write
 from calibrant._core.foreign import parse_json, parse_json_lines
-from calibrant.lab.hub import is_hub_reachable, wrap_hub_errors
+from calibrant._core.kernels.digests import json_digest
+from calibrant._core.text import describe_error
 from calibrant._core.types import InputError, prefix_errors
+from calibrant.lab.hub import is_hub_reachable, wrap_hub_errors
 
 CACHE_VERSION = 3  # increase it when a conversion changes
 MAX_CACHE_DRAFT_AGE_SECONDS = 86_400  # older drafts in the cache were left behind by a killed process

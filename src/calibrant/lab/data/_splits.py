@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from calibrant.nn.collecting import LABEL_KEYS
 from calibrant._core.types import InputError
+from calibrant.nn.collecting import LABEL_KEYS
 
 
 @dataclass(frozen=True, eq=False)

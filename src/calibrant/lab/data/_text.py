@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._core.types import InputError
 from calibrant.io.cells import is_number
 from calibrant.lab.data._loading import find_in_root
-from calibrant._core.types import InputError
 
 _PUNCTUATION_TO_BLANKS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
 

@@ -9,6 +9,8 @@ from scipy.ndimage import binary_propagation
 from torch import Generator, Tensor
 from torch.nn.functional import conv2d, interpolate, pad
 
+from calibrant._core.registry import CORRUPTIONS
+from calibrant._core.types import InputError, Seed, Severity
 from calibrant.lab.data._corruption import (
     TINY,
     blur_along,
@@ -21,8 +23,6 @@ from calibrant.lab.data._corruption import (
     zoom_center,
 )
 from calibrant.lab.data._loading import IMAGE_SUFFIXES, find_in_root, wrap_read_errors
-from calibrant._core.registry import CORRUPTIONS
-from calibrant._core.types import InputError, Seed, Severity
 
 MOVE_LENGTHS = {(0, 1): 1.0, (1, 1): 1.4, (1, 2): 2.1969}  # straight, diagonal, and a knight's move, as in OpenCV
 TAN_22_5, TAN_67_5 = 0.41421356, 2.41421356  # of the angles halfway between 0, 45 and 90 degrees

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Literal
 
+from calibrant._core.registry import DATA_SETS, check_settings
+from calibrant._core.types import Count, InputError, Seed
 from calibrant.lab.data._images import CIFAR_STATISTICS, IMAGENET_STATISTICS, LoadedImages, image_splits, load_images
 from calibrant.lab.data._loading import InMemoryTable, OriginalFormat, Source, SplitFiles, first_existing, read_pickle
 from calibrant.lab.data._splits import Splits, shuffled_indices
-from calibrant._core.registry import DATA_SETS, check_settings
-from calibrant._core.types import Count, InputError, Seed
 
 SplitProtocol = Literal["mukhoti", "wang"]
 

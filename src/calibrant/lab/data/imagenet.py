@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._core.registry import DATA_SETS, check_settings
+from calibrant._core.types import Count, InputError, OpenFraction, Seed
 from calibrant.lab.data._images import IMAGENET_STATISTICS, image_splits, load_images, resized_crop_and_flip
 from calibrant.lab.data._loading import (
     CACHE_VERSION,
@@ -30,8 +32,6 @@ from calibrant.lab.data._loading import (
     wrap_read_errors,
 )
 from calibrant.lab.data._splits import Split, Splits
-from calibrant._core.registry import DATA_SETS, check_settings
-from calibrant._core.types import Count, InputError, OpenFraction, Seed
 
 
 @DATA_SETS.register

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from calibrant._core.lazy import import_optional
+from calibrant._core.registry import DATA_SETS, check_settings
+from calibrant._core.types import Count, InputError, Seed
 from calibrant.lab.data._loading import (
     ConvertedData,
     InMemoryTable,
@@ -26,8 +28,6 @@ from calibrant.lab.data._loading import (
 from calibrant.lab.data._splits import Split, Splits, shuffled_indices
 from calibrant.lab.data._text import initial_word_vectors, pad_token_ids, tokenize_words, vocabulary
 from calibrant.lab.hub import is_hub_reachable, wrap_hub_errors
-from calibrant._core.registry import DATA_SETS, check_settings
-from calibrant._core.types import Count, InputError, Seed
 
 VOCABULARY_SIZE, DOCUMENT_TOKENS = 20_000, 1000  # as in the code of Mukhoti et al. (2020)
 _HEADER_PATTERN = re.compile(r"[\w-]+: ")

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from calibrant._core.registry import DATA_SETS, check_settings
+from calibrant._core.types import Count, InputError, Seed
 from calibrant.lab.data._loading import (
     ConvertedData,
     InMemoryTable,
@@ -24,8 +26,6 @@ from calibrant.lab.data._loading import (
 )
 from calibrant.lab.data._splits import Split, Splits
 from calibrant.lab.data._text import initial_word_vectors
-from calibrant._core.registry import DATA_SETS, check_settings
-from calibrant._core.types import Count, InputError, Seed
 
 _FIVE_CLASSES = ("very negative", "negative", "neutral", "positive", "very positive")
 _TOKEN_PATTERN = re.compile(r"\( *(\d)|\)|[^ ()]+")  # a few words contain a no-break space

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from calibrant._core.registry import DATA_SETS
+from calibrant._core.types import Count, Seed
 from calibrant.lab.data._images import CIFAR_STATISTICS, image_splits, load_images
 from calibrant.lab.data._loading import InMemoryTable, OriginalFormat, Source, SplitFiles, files_if_all_exist
 from calibrant.lab.data._splits import Splits, shuffled_indices
-from calibrant._core.registry import DATA_SETS
-from calibrant._core.types import Count, Seed
 
 
 def _read_mat_files(files: SplitFiles) -> dict[str, InMemoryTable]:

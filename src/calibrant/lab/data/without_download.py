@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.lab.data._splits import Split, Splits
 from calibrant._core.registry import DATA_SETS, check_settings
 from calibrant._core.types import Count, InputError, PositiveFloat, Range, Seed
+from calibrant.lab.data._splits import Split, Splits
 
 
 @DATA_SETS.register

@@ -5,9 +5,9 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from calibrant._core.lazy import import_optional
-from calibrant.lab.hub import is_hub_reachable, wrap_hub_errors
 from calibrant._core.registry import NETWORKS
 from calibrant._core.types import InputError
+from calibrant.lab.hub import is_hub_reachable, wrap_hub_errors
 
 
 class _Bert(nn.Module):

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 from torch import nn
 
-from calibrant.lab.networks.resnet import PooledClassifier
 from calibrant._core.registry import NETWORKS
 from calibrant._core.types import Count
+from calibrant.lab.networks.resnet import PooledClassifier
 
 
 @NETWORKS.register

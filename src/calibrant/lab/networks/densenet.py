@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from calibrant.lab.networks.resnet import PooledClassifier
 from calibrant._core.registry import NETWORKS
 from calibrant._core.types import Count, OpenFraction
+from calibrant.lab.networks.resnet import PooledClassifier
 
 
 class _DenseLayer(nn.Module):

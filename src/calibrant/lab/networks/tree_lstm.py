@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.lab.networks.text_cnn import build_embedding
 from calibrant._core.registry import NETWORKS
 from calibrant._core.types import Count, HalfOpenFraction
+from calibrant.lab.networks.text_cnn import build_embedding
 
 
 class _TreeLSTM(nn.Module):

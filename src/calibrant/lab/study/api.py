@@ -16,7 +16,10 @@ from typing import Any
 import torch
 
 from calibrant._core import registry
-from calibrant._core.files import check_outputs, ensure_writable
+from calibrant._core.files import ensure_writable
+from calibrant._core.registry import Method
+from calibrant._core.types import InputError
+from calibrant.io.files import check_outputs
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import Engine, Ray, run_locally
@@ -43,8 +46,6 @@ from calibrant.lab.study.published_results import PaperComparison, load_paper, s
 from calibrant.lab.study.results import RESULT_FILES, Result, RunStatus, Status
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.trackers import open_tracker
-from calibrant._core.registry import Method
-from calibrant._core.types import InputError
 
 MAX_DRY_RUN_SECONDS = 10.0  # no further trial starts after this time
 OnProgress = Callable[[Progress], object]

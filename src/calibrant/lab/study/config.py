@@ -15,9 +15,11 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from calibrant._core import registry
-from calibrant._core.grouping import group_pairs
-from calibrant._core.text import shorten_repr
 from calibrant._core.foreign import read_toml
+from calibrant._core.grouping import group_pairs
+from calibrant._core.registry import Method
+from calibrant._core.text import shorten_repr
+from calibrant._core.types import InputError, prefix_errors
 from calibrant.lab.study.grids import (
     LIST_REGISTRIES,
     Grid,
@@ -34,8 +36,6 @@ from calibrant.lab.study.grids import (
     set_fields,
 )
 from calibrant.lab.study.recipe import RECIPES, Recipe
-from calibrant._core.registry import Method
-from calibrant._core.types import InputError, prefix_errors
 
 MAX_FOLDER_NAME_CHARACTERS = 200
 STUDIES_FOLDER = Path(str(files("calibrant") / "studies"))

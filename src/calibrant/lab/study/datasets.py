@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from calibrant.lab.data import Split, Splits
-from calibrant.lab.study.grids import Methods, is_corruption
 from calibrant._core.registry import Method
 from calibrant._core.types import InputError
+from calibrant.lab.data import Split, Splits
+from calibrant.lab.study.grids import Methods, is_corruption
 
 MAX_DIGEST_BYTES = 1 << 30  # of larger tensors, evenly spaced rows of about this size are digested
 

@@ -10,8 +10,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from calibrant.reports import plots
 from calibrant._core.kernels.bins import Bins
+from calibrant.reports import plots
 
 MAX_INSIDE_LEGEND_LINES = 4  # longer legends stand below the axes
 MAX_TWO_COLUMN_CHARACTERS = 30  # longer names take a line of the legend each

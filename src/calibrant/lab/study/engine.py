@@ -20,10 +20,12 @@ from torch import nn
 
 from calibrant import metrics
 from calibrant._core import registry
-from calibrant._core.lazy import import_optional
-from calibrant._core.text import describe_error, to_one_line
-from calibrant._core.version import __version__
 from calibrant._core.kernels.threads import thread_limit
+from calibrant._core.lazy import import_optional
+from calibrant._core.registry import Method
+from calibrant._core.text import describe_error, to_one_line
+from calibrant._core.types import InputError
+from calibrant._core.version import __version__
 from calibrant.lab.data import Split, Splits
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.grids import Run, error_text
@@ -40,8 +42,6 @@ from calibrant.lab.study.stored_files import (
 from calibrant.lab.study.traces import EpochContext
 from calibrant.lab.study.train import Epoch, move_to_device, predict, train
 from calibrant.predictions import Predictions
-from calibrant._core.registry import Method
-from calibrant._core.types import InputError
 
 MIN_PARALLEL_BATCH_ELEMENTS = 100_000  # smaller batches train faster in one thread
 MAX_PROCESS_DEATHS = 3  # a run fails after its process died this often

@@ -8,10 +8,10 @@ from typing import Any
 from calibrant import metrics
 from calibrant._core import registry
 from calibrant._core.grouping import group_pairs
+from calibrant._core.types import InputError
 from calibrant.lab.study.published_results import PaperComparison, PrintedNames, PrintedTable, PublishedResults
 from calibrant.lab.study.significance import SIGNIFICANCE_LEVEL, unpaired_p_value
 from calibrant.lab.study.tables import Cell, PaperValue, ResultTable
-from calibrant._core.types import InputError
 
 HEADINGS = "data set", "network", "trained with", "calibrator", "metric", "here", "test here", "paper", "paper's test"
 NUM_TEXT_COLUMNS = 5

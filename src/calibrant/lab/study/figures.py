@@ -11,10 +11,9 @@ import polars
 from matplotlib import rc_context
 
 from calibrant import calibrators, metrics
-from calibrant.reports import plots
 from calibrant._core.grouping import group_pairs
 from calibrant._core.text import escape_invisible
-from calibrant._core.files import check_outputs
+from calibrant.io.files import check_outputs
 from calibrant.lab.figures import figure_files, new_figure, save_figure
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing, numbered_name, reliability_drawing, slug
@@ -30,6 +29,7 @@ from calibrant.lab.study.measurements import (
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.sweeps import sweep_drawings
 from calibrant.predictions import Predictions
+from calibrant.reports import plots
 
 PredictionPair = tuple[Predictions, Predictions]  # on the test set, and on a shift
 

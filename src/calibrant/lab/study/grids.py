@@ -15,14 +15,14 @@ from typing import Any, Literal, NamedTuple
 
 from calibrant import metrics
 from calibrant._core import registry
-from calibrant._core.text import describe_error, shorten_repr, to_one_line
 from calibrant._core.kernels.digests import json_digest
 from calibrant._core.kernels.overlap import Overlap, Sketch
+from calibrant._core.registry import Method, Registry
+from calibrant._core.text import describe_error, shorten_repr, to_one_line
+from calibrant._core.types import InputError, StatefulLoss, UpdatedLoss, prefix_errors
 from calibrant.io.columns import COLUMN_ROLES
 from calibrant.lab.study.recipe import Recipe
 from calibrant.predictions import Predictions
-from calibrant._core.registry import Method, Registry
-from calibrant._core.types import InputError, StatefulLoss, UpdatedLoss, prefix_errors
 
 Methods = tuple[Method, ...]
 LIST_REGISTRIES: dict[str, Registry | None] = {

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 
 from calibrant import metrics
-from calibrant.reports import plots
 from calibrant._core import registry
 from calibrant._core.grouping import group_pairs
-from calibrant._core.text import format_percent
 from calibrant._core.kernels.bins import Bins, equal_width_edges
+from calibrant._core.text import format_percent
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing, numbered_name, reliability_drawing, slug
 from calibrant.lab.study.measurements import ece_over_seeds_text
 from calibrant.lab.study.store import Store
+from calibrant.reports import plots
 
 EpochRows = Sequence[Mapping[str, Any]]  # the epochs of one run
 Histories = Mapping[str, Sequence[EpochRows]]  # the runs of each loss

@@ -25,14 +25,14 @@ from calibrant._core import registry
 from calibrant._core.grouping import group_pairs
 from calibrant._core.kernels.bins import Bins, Events
 from calibrant._core.kernels.threads import thread_limit
+from calibrant._core.registry import Method
+from calibrant._core.types import InputError
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.grids import Methods, Model, Run, RunNames, error_text, is_corruption
 from calibrant.lab.study.store import Store
 from calibrant.lab.study.tables import PARAMETER_PREFIX
 from calibrant.metrics.ood import Detection
 from calibrant.predictions import Predictions
-from calibrant._core.registry import Method
-from calibrant._core.types import InputError
 
 MIN_PARALLEL_SECONDS = 10.0  # less remaining work is not worth starting processes
 MACHINE_FAILURES = (MemoryError, OSError)  # abort a study; after other errors only one method has no values

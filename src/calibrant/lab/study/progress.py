@@ -20,7 +20,9 @@ import torch
 
 from calibrant import calibrators, losses
 from calibrant._core.grouping import group_pairs
+from calibrant._core.registry import Method
 from calibrant._core.text import shorten_repr
+from calibrant._core.types import InputError
 from calibrant._core.version import __version__
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.datasets import DatasetCache
@@ -30,8 +32,6 @@ from calibrant.lab.study.store import Store
 from calibrant.lab.study.stored_files import minor_version
 from calibrant.lab.study.train import per_example_losses, train
 from calibrant.predictions import Predictions
-from calibrant._core.registry import Method
-from calibrant._core.types import InputError
 
 EXAMPLES_PER_CLASS = 20  # of the random predictions on which user methods are tried
 MIN_TRIAL_BATCH_EXAMPLES = 2  # batch normalization needs two

@@ -8,12 +8,12 @@ from functools import cache, cached_property
 from typing import Any
 
 from calibrant._core.foreign import read_toml
+from calibrant._core.registry import Method
+from calibrant._core.types import InputError, prefix_errors
 from calibrant.lab.study.config import STUDIES_FOLDER, Study, find_toml, parse_recipe
 from calibrant.lab.study.grids import parse_method
 from calibrant.lab.study.recipe import RECIPES, Recipe
 from calibrant.lab.study.tables import PaperValue, ResultTable, build_tables
-from calibrant._core.registry import Method
-from calibrant._core.types import InputError, prefix_errors
 
 KEY_LISTS = "datasets", "networks", "losses", "calibrators", "metrics"
 ROW_COLUMNS = "dataset", "network", "loss", "calibrator", "metric"

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from markupsafe import Markup
 
-from calibrant.reports import elements as html
 from calibrant._core.grouping import group_pairs
+from calibrant._core.registry import CALIBRATORS, LOSSES
 from calibrant._core.text import join_names
 from calibrant.lab.study import significance
 from calibrant.lab.study.config import Study
@@ -22,7 +22,7 @@ from calibrant.lab.study.store import Store
 from calibrant.lab.study.sweeps import sweep_drawings
 from calibrant.lab.study.tables import Cell, ResultTable, best_keys, describe_cells, first_rows, main_calibration_error
 from calibrant.metrics import MetricInfo, describe_metric
-from calibrant._core.registry import CALIBRATORS, LOSSES
+from calibrant.reports import elements as html
 from calibrant.reports.elements import join_html, render, typeset
 
 FIGURE_INCHES = 4.2, 2.9

@@ -10,10 +10,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from calibrant._core.files import atomic_write
 from calibrant._core.grouping import group_pairs
 from calibrant._core.lazy import polars
+from calibrant._core.types import InputError
 from calibrant._core.version import __version__
-from calibrant._core.files import atomic_write
 from calibrant.io.tables import to_safe_csv
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.grids import Run
@@ -21,7 +22,6 @@ from calibrant.lab.study.measurements import ResultRow, RunMeasurement
 from calibrant.lab.study.progress import Trial, duration_text
 from calibrant.lab.study.stored_files import name_in_errors
 from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable, describe_cells, has_noise_floor
-from calibrant._core.types import InputError
 
 DRAFT_PATTERNS = ".results-*", ".made_with-*.json", ".report-*.html", ".rows-*.csv", ".tables-*.*"  # of killed writers
 MAX_LOCK_WAIT_SECONDS = 60.0

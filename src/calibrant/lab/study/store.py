@@ -22,11 +22,13 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
-from calibrant._core.grouping import group_pairs
-from calibrant._core.lazy import polars
-from calibrant._core.version import __version__
-from calibrant._core.kernels.digests import json_digest
 from calibrant._core.foreign import parse_json
+from calibrant._core.grouping import group_pairs
+from calibrant._core.kernels.digests import json_digest
+from calibrant._core.lazy import polars
+from calibrant._core.registry import Method
+from calibrant._core.types import InputError
+from calibrant._core.version import __version__
 from calibrant.lab.study.grids import MONITORED_FIELDS, TRAINING_ID_DIGITS, Run, changed_methods, trains_same_network
 from calibrant.lab.study.stored_files import (
     NETWORK_FILE,
@@ -45,8 +47,6 @@ from calibrant.lab.study.stored_files import (
     try_lock,
 )
 from calibrant.predictions import Predictions
-from calibrant._core.registry import Method
-from calibrant._core.types import InputError
 
 HISTORY_FILE = "history.parquet"
 StoredRun = tuple[Path, dict[str, Any]]  # folder and record of a finished run

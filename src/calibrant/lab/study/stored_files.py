@@ -18,11 +18,11 @@ from uuid import uuid4
 
 import torch
 
-from calibrant._core.version import __version__
-from calibrant._core.kernels.digests import json_digest
 from calibrant._core.files import apply_umask, atomic_write
 from calibrant._core.foreign import parse_json
+from calibrant._core.kernels.digests import json_digest
 from calibrant._core.types import InputError
+from calibrant._core.version import __version__
 
 RECORD_FILE = "run.json"
 RUN_RECORD_SHAPE = {"id": str, "run": dict, "data": dict, "learned": str, "facts": dict, "files": dict}

@@ -11,13 +11,13 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from calibrant import metrics
-from calibrant.reports import plots
 from calibrant._core.grouping import group_pairs
+from calibrant._core.registry import Method, hyperparameters
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing, slug
 from calibrant.lab.study.grids import Setup
 from calibrant.lab.study.tables import best_keys, main_calibration_error
-from calibrant._core.registry import Method, hyperparameters
+from calibrant.reports import plots
 
 MetricRows = Sequence[Mapping[str, Any]]
 MIN_LINE_POINTS = 3  # values of the parameter

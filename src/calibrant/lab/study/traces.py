@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from calibrant import metrics
 from calibrant._core.kernels.bins import Bins, mukhoti_edges
+from calibrant._core.registry import METRICS, TRACES
+from calibrant._core.types import Count, InputError, MetricText, TemperatureGrid
 from calibrant.calibrators import Temperature
 from calibrant.lab.data import Splits
 from calibrant.lab.study.train import Epoch, predict
 from calibrant.predictions import Predictions
-from calibrant._core.registry import METRICS, TRACES
-from calibrant._core.types import Count, InputError, MetricText, TemperatureGrid
 
 EpochColumns = dict[str, Any]
 SplitName = Literal["train", "val", "test"]

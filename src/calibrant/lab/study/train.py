@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from calibrant import losses, metrics
 from calibrant._core.text import describe_error
+from calibrant._core.types import InputError, Loss, MixingLoss, StatefulLoss, UpdatedLoss
 from calibrant.lab.data import Split, Splits
 from calibrant.lab.study.recipe import Recipe
 from calibrant.lab.study.stored_files import Checkpoint, DamagedError
-from calibrant.predictions import Predictions
 from calibrant.nn.selection import refinement_nll
-from calibrant._core.types import InputError, Loss, MixingLoss, StatefulLoss, UpdatedLoss
+from calibrant.predictions import Predictions
 
 ORDER_PART, MIXING_PART = 1, 2  # tell the seeds of an epoch apart; the seed of dropout has no such part
 

@@ -10,8 +10,19 @@ from typing import Any
 import numpy as np
 
 from calibrant import metrics
+from calibrant._core.files import null_nonfinite, result_json, write_by_suffix
 from calibrant._core.text import display_name
-from calibrant.predictions.validation import check_level
+from calibrant._core.types import InputError
+from calibrant.language_models import (
+    CONVENTIONS,
+    Answers,
+    Bounds,
+    EvaluationLog,
+    Outcome,
+    PublishedValue,
+    conventions,
+    missing_confidence_bounds,
+)
 from calibrant.language_models.cards._numbers import (
     CoverageRow,
     PolicyRow,
@@ -28,20 +39,9 @@ from calibrant.language_models.cards._numbers import (
     subjects_note,
     ungraded_answers,
 )
-from calibrant._core.files import null_nonfinite, result_json, write_by_suffix
-from calibrant.language_models import (
-    CONVENTIONS,
-    Answers,
-    Bounds,
-    EvaluationLog,
-    Outcome,
-    PublishedValue,
-    conventions,
-    missing_confidence_bounds,
-)
 from calibrant.metrics import MISCALIBRATION_P_VALUE, Interval
 from calibrant.predictions import Predictions
-from calibrant._core.types import InputError
+from calibrant.predictions.validation import check_level
 
 CARD_LEVEL = 0.90
 RANK_LEVEL = 0.95

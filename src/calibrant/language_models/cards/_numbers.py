@@ -12,16 +12,16 @@ import numpy as np
 import torch
 
 from calibrant._core.grouping import group_pairs
-from calibrant._core.text import format_percent, format_percent_range
 from calibrant._core.kernels.bins import allow_rounding
+from calibrant._core.text import format_percent, format_percent_range
+from calibrant._core.types import InputError
 from calibrant.decisions import net_benefit
-from calibrant.planning.few_labels import MIN_LABELS, accuracy_interval, gap_interval, rows_to_label
-from calibrant.language_models.fusion import Fusion, FusionPrior
 from calibrant.language_models import Answers, EvaluationLog
+from calibrant.language_models.fusion import Fusion, FusionPrior
 from calibrant.metrics import Interval, share_interval, signed_gap
 from calibrant.metrics.curves import risk_coverage
+from calibrant.planning.few_labels import MIN_LABELS, accuracy_interval, gap_interval, rows_to_label
 from calibrant.predictions import Predictions
-from calibrant._core.types import InputError
 
 COVERAGES = (0.25, 0.5, 0.75, 0.9, 1.0)
 TARGETS = (0.5, 0.75, 0.9)  # confidences at which an answer and "I do not know" are worth the same

@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from calibrant.reports import elements as report
 from calibrant._core.text import display_name, format_percent, format_percent_range
-from calibrant.language_models.cards._numbers import MIN_TIE_RANGE, NO_RANKS, Ranking, UngradedAnswers
 from calibrant.language_models import CONVENTIONS, Bounds, PublishedValue
+from calibrant.language_models.cards._numbers import MIN_TIE_RANGE, NO_RANKS, Ranking, UngradedAnswers
 from calibrant.metrics import Interval
+from calibrant.reports import elements as report
 
 if TYPE_CHECKING:
     from calibrant.language_models.cards._card import Card, ModelCard

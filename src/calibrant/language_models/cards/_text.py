@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from calibrant._core.text import cut_middle, display_name, format_percent
+from calibrant.language_models import CONVENTIONS
 from calibrant.language_models.cards._numbers import (
     MIN_TIE_RANGE,
     NO_RANKS,
@@ -15,7 +16,6 @@ from calibrant.language_models.cards._numbers import (
     SubjectRow,
     UngradedAnswers,
 )
-from calibrant.language_models import CONVENTIONS
 from calibrant.metrics import Interval
 
 if TYPE_CHECKING:

@@ -5,14 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant._core.kernels.threads import thread_limit
 from calibrant._core.text import shorten_list, shorten_repr
+from calibrant._core.types import InputError
+from calibrant.predictions.events import EventSelector
 from calibrant.predictions.validation.arrays import check_rows, copy_if_aliased, flatten_positions, to_tensor
 from calibrant.predictions.validation.labels import to_class_indices
 from calibrant.predictions.validation.names import factorize, to_unique_names
 from calibrant.predictions.validation.weights import FRACTIONS_NOTE, IMPORTANCE, resolve_weights_are
-from calibrant._core.kernels.threads import thread_limit
-from calibrant.predictions.events import EventSelector
-from calibrant._core.types import InputError
 
 
 def validate_inputs(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from calibrant._core.text import to_one_line
-from calibrant.predictions.validation.scores import RowScoreEvidence, num_nan_rows
 from calibrant._core.types import InputError
+from calibrant.predictions.validation.scores import RowScoreEvidence, num_nan_rows
 
 FLOAT_DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 UNSIGNED_DTYPES = {torch.uint16, torch.uint32, torch.uint64}  # which torch does not compare

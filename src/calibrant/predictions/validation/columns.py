@@ -1,5 +1,6 @@
-"""Columns of a data frame, a mapping, or an array."""
+"""Columns of a data frame, a mapping, or an array, and their names."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +10,16 @@ import torch
 from torch import Tensor
 
 from calibrant._core.types import InputError
+
+CLASS_COLUMN_PREFIXES = {  # of columns with the score of one class each
+    "probs": (
+        *("prob", "probs", "proba", "probas", "probability", "probabilities", "p", "y_prob", "y_proba", "y_probs"),
+        *("y_pred_proba", "y_pred_prob", "pred_prob", "pred_probs", "pred_proba", "predicted_prob", "softmax"),
+        *("predicted_proba", "predicted_probability", "prediction_prob", "class_prob", "p_class"),
+    ),
+    "logits": ("logit", "logits", "z", "y_logit", "raw_logit", "log_odds"),
+}
+SINGLE_LETTER_PREFIXES = ("p", "z")  # many other names begin with these letters
 
 
 def split_columns(values: Any, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
@@ -40,3 +51,25 @@ def _to_array(values: Any) -> np.ndarray:
         values = values.detach().cpu()
         values = values.float() if values.dtype == torch.bfloat16 else values
     return np.asarray(values)
+
+
+def parse_class_suffix(name: str, prefix: str) -> str:
+    """Return the class after a prefix in a column's name, such as "cat" in prob_cat, p(cat) and prob cat, or ""."""
+    remainder = strip_prefix(name, prefix)
+    if remainder.startswith("_"):  # prob_cat
+        return remainder[1:]
+    if remainder.isascii() and remainder.isdigit():  # prob0
+        return remainder
+    # p(cat), p[cat], p(y=cat), prob (class == cat)
+    if match := re.fullmatch(r"\s*[(\[]\s*(?:(?:y|class|label)\s*={1,2}\s*)?(.+?)\s*[)\]]", remainder):
+        return match[1]
+    # prob cat, prob.cat, prob: cat, prob-cat
+    if prefix not in SINGLE_LETTER_PREFIXES and (match := re.fullmatch(r"[\s.:\-]\s*(\S.*)", remainder)):
+        return match[1].strip()
+    return ""
+
+
+def strip_prefix(name: str, prefix: str) -> str:
+    """Return the rest of a column's name after a prefix in any case, or "" if it has another prefix."""
+    name = name.lstrip()
+    return name[len(prefix) :] if name.lower().startswith(prefix.lower()) else ""

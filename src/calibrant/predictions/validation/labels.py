@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from calibrant._core.text import parse_number, shorten_list
+from calibrant._core.types import InputError
 from calibrant.predictions.validation.arrays import is_text, to_int, to_tensor
 from calibrant.predictions.validation.names import is_same_name, match_names, to_unique_names
 from calibrant.predictions.validation.words import opposite_of_no
-from calibrant._core.types import InputError
 
 # Words for the positive class, and the words of its negative class, () for any
 POSITIVE_WORDS: dict[str, tuple[str, ...]] = {

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from calibrant._core.text import parse_number, shorten_list, to_one_line
-from calibrant.predictions.validation.arrays import to_tensor
 from calibrant._core.types import InputError
+from calibrant.predictions.validation.arrays import to_tensor
 
 
 def to_unique_names(names: Any, argument: str) -> tuple[str, ...]:

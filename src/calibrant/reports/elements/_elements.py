@@ -196,7 +196,9 @@ def _read_asset(name: str) -> Markup:
 @cache
 def _template(name: str) -> Template:
     """Return a template of this package, which escapes all texts and fails for undefined names."""
-    environment = Environment(loader=PackageLoader("calibrant.reports.elements", "."), autoescape=True, undefined=StrictUndefined)
+    environment = Environment(
+        loader=PackageLoader("calibrant.reports.elements", "."), autoescape=True, undefined=StrictUndefined
+    )
     shorten = partial(abbreviate, limit=MAX_TEXT_CHARACTERS)
     environment.filters |= {"typeset": typeset, "breakable": breakable, "shorten": shorten}
     return environment.get_template(name)

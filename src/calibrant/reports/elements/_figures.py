@@ -19,12 +19,14 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from calibrant._core.kernels.bins import Bins, GroupedScores
 from calibrant._core.text import MAX_TEXT_CHARACTERS, abbreviate, format_percent
 from calibrant._core.version import __version__
-from calibrant._core.kernels.bins import Bins, GroupedScores
-from calibrant.predictions.events import TOP_CLASS, EventKind
 from calibrant.metrics import Curve
 from calibrant.metrics.curves import corp_of, frequency_limits
+from calibrant.predictions import Predictions
+from calibrant.predictions.events import TOP_CLASS, EventKind
+from calibrant.reports.elements._elements import breakable, json_script, note, render, typeset
 from calibrant.reports.plots import (
     BACKGROUND_COLOR,
     BAR_COLOR,
@@ -34,8 +36,6 @@ from calibrant.reports.plots import (
     reliability,
     reliability_curve,
 )
-from calibrant.predictions import Predictions
-from calibrant.reports.elements._elements import breakable, json_script, note, render, typeset
 
 TEXT_COLOR = "#123457"
 CSS_COLORS = {  # drawing colors and the light or dark page colors that replace them

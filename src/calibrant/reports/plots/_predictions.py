@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from calibrant._core.text import display_name
 from calibrant._core.kernels.bins import Bins
-from calibrant.predictions.events import BINARY_EVENTS
+from calibrant._core.text import display_name
 from calibrant.metrics import Curve, Interval
 from calibrant.predictions import Predictions
+from calibrant.predictions.events import BINARY_EVENTS
 
 BAR_COLOR, GAP_COLOR, LINE_COLOR, BACKGROUND_COLOR = "#4269d0", "#ff725c", "#6b7280", "#ffffff"
 SERIES_COLORS = (BAR_COLOR, GAP_COLOR, "#3ca951", "#efb118", "#a463f2", "#6cc5b0", "#ff8ab7", "#9c6b4e")

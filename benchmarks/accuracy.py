@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 
 import numpy as np
+from calibrant.registry import CALIBRATORS, METRICS
 from torch import Tensor
 
 from benchmarks._harness import US, Row, Size, clock, markdown, quiet, reason
 from benchmarks._peers import available
 from benchmarks._problems import REAL, Problem, real, simulated
 from calibrant import Predictions
-from calibrant.registry import CALIBRATORS, METRICS
 
 TITLE = "Accuracy of calibration"
 AUTO = f"{US}, Auto"

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from calibrant.registry import METRICS, Method
 from scipy.optimize import brentq
 from scipy.special import expit
 
@@ -27,7 +28,6 @@ from benchmarks._harness import table_parser, write_table
 from calibrant import Predictions, metrics
 from calibrant.metrics import ModelDifferences, paired_p_value
 from calibrant.metrics._paired_scores import read_sums
-from calibrant.registry import METRICS, Method
 
 SIZES = 25, 60, 200, 1000, 5000
 HOLDS, DIFFERS = 0.10, 0.05  # two-sided p-values

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import polars
 import torch
+from calibrant.registry import CALIBRATORS
 
 from benchmarks._harness import markdown
 from benchmarks._problems import MIN_PROBABILITY, SHARED
 from calibrant import Predictions
-from calibrant.planning.few_labels import accuracy_interval, rows_to_label
 from calibrant.language_models.fusion import Fusion, FusionPrior
-from calibrant.registry import CALIBRATORS
+from calibrant.planning.few_labels import accuracy_interval, rows_to_label
 
 FAMILIES = {  # by the beginning of the model's name
     "Qwen": "Qwen",

@@ -19,13 +19,13 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from calibrant.registry import CALIBRATORS
 
 from benchmarks._draws import draw_labels
 from benchmarks._harness import Row, Size, markdown, replace_rows, world_parser
 from calibrant import Predictions
 from calibrant.calibrators import Auto
 from calibrant.predictions.folds import map_out_of_fold
-from calibrant.registry import CALIBRATORS
 
 TITLE = "Held-out gains and true gains"
 STATED = "Auto, as stated"

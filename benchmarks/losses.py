@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 
 import torch
+from calibrant.registry import LOSSES
 from torch import Tensor
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from calibrant import losses
 from calibrant.nn import Criterion
-from calibrant.registry import LOSSES
 
 SHAPES = (8192, 10), (8192, 1000), (2048, 32000)
 BASELINES = {

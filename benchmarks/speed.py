@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from calibrant.registry import CALIBRATORS
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -23,7 +24,6 @@ from benchmarks._problems import draw, workload
 from calibrant import metrics
 from calibrant.calibrators import Temperature
 from calibrant.nn import Criterion
-from calibrant.registry import CALIBRATORS
 
 TITLE = "Speed"
 GRID = (np.arange(1, 1001) / 100).tolist()

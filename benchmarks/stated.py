@@ -9,11 +9,11 @@ import argparse
 from collections.abc import Iterable
 
 import numpy as np
+from calibrant.registry import CALIBRATORS
 from torch.nn import functional as F
 
 from benchmarks._harness import markdown
 from benchmarks._problems import MIN_PROBABILITY, Problem, stated
-from calibrant.registry import CALIBRATORS
 
 CALIBRATOR_NAMES = ("Auto", "Platt", "Beta", "Identity")
 HEAD = ["n", "models", "draws of each", *CALIBRATOR_NAMES[:3], "uncalibrated", "minus the better of Platt and Beta"]

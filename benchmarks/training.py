@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from calibrant.registry import DATA_SETS, NETWORKS
 from scipy.sparse import coo_array
 from scipy.sparse.linalg import svds
 
@@ -17,7 +18,6 @@ from calibrant import losses, metrics
 from calibrant.lab.data import Splits
 from calibrant.lab.study.config import parse_recipe
 from calibrant.lab.study.train import predict, train
-from calibrant.registry import DATA_SETS, NETWORKS
 
 
 def network_arguments(splits: Splits) -> tuple[Any, ...]:

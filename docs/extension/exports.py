@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from calibrant.registry import CALIBRATORS
 
 from calibrant import Predictions, calibrators
 from calibrant.deployment import export
 from calibrant.nn import CalibratedNetwork
-from calibrant.registry import CALIBRATORS
 
 DOCS = Path(__file__).parents[1]
 HEADER = ("calibrator", "safetensors", "numpy", "torch.export", "ONNX")

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
 from calibrant import Predictions, calibrators, metrics
-from calibrant.reports import plots
 from calibrant.lab import data, networks
 from calibrant.nn import CalibratedNetwork, Criterion
+from calibrant.reports import plots
 
 digits = data.digits(train=100, val=600)
 x, y = digits.prepare(digits.train.inputs), digits.train.labels

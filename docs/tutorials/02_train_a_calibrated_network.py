@@ -10,11 +10,11 @@ import torch
 from matplotlib import pyplot
 
 from calibrant import Predictions, metrics
-from calibrant.reports import plots
 from calibrant.calibrators import Temperature
 from calibrant.lab import data, networks
 from calibrant.nn import Criterion
 from calibrant.nn.selection import refinement_nll
+from calibrant.reports import plots
 
 digits = data.digits(train=100, val=600)
 x, y = digits.prepare(digits.train.inputs), digits.train.labels

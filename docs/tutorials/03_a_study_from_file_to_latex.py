@@ -12,8 +12,8 @@ from pathlib import Path
 import polars
 from matplotlib import pyplot
 
-from calibrant.reports import plots
 from calibrant.lab import study
+from calibrant.reports import plots
 
 folder = Path(tempfile.mkdtemp())
 (folder / "mine.toml").write_text("""

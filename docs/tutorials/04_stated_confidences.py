@@ -13,8 +13,8 @@ from matplotlib import pyplot
 
 import calibrant
 from calibrant import Predictions, metrics
-from calibrant.reports import plots
 from calibrant.calibrators import GroupCalibrated
+from calibrant.reports import plots
 
 rng = np.random.default_rng(0)
 subject = rng.choice(["history", "medicine", "physics"], 4000, p=[0.5, 0.3, 0.2])

@@ -14,8 +14,8 @@ from sklearn.naive_bayes import GaussianNB
 
 import calibrant
 from calibrant import Predictions, metrics
-from calibrant.reports import plots
 from calibrant.integrations.sklearn import CalibratedClassifier, ReliabilityDisplay, predictions, scorer
+from calibrant.reports import plots
 
 x, y = load_breast_cancer(return_X_y=True)
 x, unseen, y, truth = train_test_split(x, y, test_size=0.3, random_state=0, stratify=y)

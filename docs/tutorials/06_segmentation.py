@@ -14,9 +14,9 @@ from matplotlib import pyplot
 
 import calibrant
 from calibrant import Predictions, metrics
-from calibrant.reports import plots
 from calibrant.calibrators import Temperature
 from calibrant.nn import CalibratedNetwork
+from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 coarse = torch.randn(32, 4, 6, 6, generator=g)

@@ -10,9 +10,9 @@ import torch
 from matplotlib import pyplot
 
 from calibrant import Predictions, calibrators, losses, metrics
-from calibrant.reports import plots
 from calibrant.lab import data, networks
 from calibrant.nn import Criterion
+from calibrant.reports import plots
 
 digits = data.digits(train=1100, val=300)
 wanted = torch.tensor([100, 70, 50, 35, 25, 18, 13, 9, 7, 5])

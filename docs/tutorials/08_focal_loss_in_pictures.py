@@ -11,8 +11,8 @@ import torch
 from matplotlib import pyplot
 
 from calibrant import losses, theory
-from calibrant.reports import plots
 from calibrant.lab import figures
+from calibrant.reports import plots
 
 p = torch.linspace(0.005, 0.995, 300, dtype=torch.float64)
 z, y = torch.stack([p, 1 - p], 1).log(), torch.zeros(300, dtype=torch.int64)

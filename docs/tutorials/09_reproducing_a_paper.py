@@ -12,9 +12,9 @@ from pathlib import Path
 import polars
 from matplotlib import pyplot
 
-from calibrant.reports import plots
 from calibrant.lab import study
 from calibrant.lab.study import Study
+from calibrant.reports import plots
 
 mukhoti = Study.load("mukhoti_2020")
 print(mukhoti.title)

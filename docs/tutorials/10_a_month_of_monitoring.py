@@ -11,8 +11,8 @@ import torch
 from matplotlib import pyplot
 
 from calibrant import Predictions, Watch, metrics
-from calibrant.reports import plots
 from calibrant.monitoring import OnlineScaling
+from calibrant.reports import plots
 
 ROWS, DAYS, CHANGE = 400, 30, 19
 

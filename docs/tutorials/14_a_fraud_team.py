@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from calibrant import Predictions, Watch, calibrators, decisions
-from calibrant.deployment import Contract
 from calibrant.calibrators.subgroups import MultiCalibrated
+from calibrant.deployment import Contract
 
 CHECK_COST, FRAUD_LOSS = 4.0, 250.0  # euros
 

@@ -5,11 +5,15 @@ calibrator a function from logits to better logits. `measure` looks at predictio
 """
 
 import importlib
+import importlib.machinery
+import sys
+import warnings
 
 from calibrant._core.version import __version__
 
 TYPE_CHECKING = False  # not imported: `python -m calibrant` would look for `typing` in the current folder
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import Any
 
     from calibrant import (
@@ -23,19 +27,17 @@ if TYPE_CHECKING:
         monitoring,
         nn,
         planning,
+        reports,
         theory,
     )
     from calibrant._core import registry, types
     from calibrant._core.types import InputError
     from calibrant.assessment import assess, measure
-    from calibrant.calibrators import subgroups
-    from calibrant.language_models import EvaluationLog, cards, fusion
+    from calibrant.language_models import EvaluationLog
     from calibrant.monitoring import Watch, check, compare, drift
-    from calibrant.nn import tokens
     from calibrant.nn.collecting import collect
-    from calibrant.planning import few_labels, sample_size
+    from calibrant.planning import sample_size
     from calibrant.predictions import Predictions
-    from calibrant.reports import plots
 
 __all__ = [
     "EvaluationLog",
@@ -45,15 +47,12 @@ __all__ = [
     "__version__",
     "assess",
     "calibrators",
-    "cards",
     "check",
     "collect",
     "compare",
     "decisions",
     "deployment",
     "drift",
-    "few_labels",
-    "fusion",
     "lab",
     "language_models",
     "losses",
@@ -62,12 +61,10 @@ __all__ = [
     "monitoring",
     "nn",
     "planning",
-    "plots",
     "registry",
+    "reports",
     "sample_size",
-    "subgroups",
     "theory",
-    "tokens",
     "types",
 ]
 
@@ -84,10 +81,22 @@ _LAZY_MODULES = {  # module of each name that is imported at its first use; all 
     "compare": "calibrant.monitoring",
     "drift": "calibrant.monitoring",
 }
+_SHORT_NAMES = {"types": "_core.types", "registry": "_core.registry"}  # modules that are public by these names
+_MOVED = {  # old names of modules, which saved objects and code may have
+    "cards": "language_models.cards",
+    "collecting": "nn.collecting",
+    "events": "predictions.events",
+    "few_labels": "planning.few_labels",
+    "fusion": "language_models.fusion",
+    "plots": "reports.plots",
+    "selection": "nn.selection",
+    "subgroups": "calibrators.subgroups",
+    "tokens": "nn.tokens",
+}
 
 
 def __getattr__(name: str) -> "Any":
-    if name not in __all__:
+    if name not in __all__ and name not in _MOVED:
         raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
     if name not in _LAZY_MODULES:  # a module of this package
         return importlib.import_module(f"calibrant.{name}")
@@ -98,3 +107,36 @@ def __getattr__(name: str) -> "Any":
 
 def __dir__() -> list[str]:
     return __all__
+
+
+class _OtherNames:
+    """Finds modules by their short and old names, also parts of them, as the same objects as by their places."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        """Return a specification that leads to the module, or None for other names."""
+        package, _, rest = name.partition(".")
+        top, dot, part = rest.partition(".")
+        place = _SHORT_NAMES.get(top) or _MOVED.get(top)
+        if package != "calibrant" or place is None:
+            return None
+        if top in _MOVED and not dot:
+            text = f"calibrant.{top} has moved to calibrant.{place}"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return importlib.machinery.ModuleSpec(name, _OtherNames, origin=f"calibrant.{place}{dot}{part}")
+
+    @staticmethod
+    def create_module(spec: importlib.machinery.ModuleSpec) -> "ModuleType":
+        """Return the module itself."""
+        module = importlib.import_module(str(spec.origin))
+        spec.loader_state = module.__spec__
+        return module
+
+    @staticmethod
+    def exec_module(module: "ModuleType") -> None:
+        """Give the module back its own specification, which the import has replaced."""
+        if module.__spec__ is not None:
+            module.__spec__ = module.__spec__.loader_state
+
+
+sys.meta_path.insert(0, _OtherNames)  # pyright: ignore[reportArgumentType]  # before parts are found by the path of a moved package

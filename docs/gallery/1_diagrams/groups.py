@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib import pyplot
 
 from calibrant import Predictions, metrics
-from calibrant.reports import plots
 from calibrant.metrics import Interval
+from calibrant.reports import plots
 
 rng = np.random.default_rng(0)
 hospital = rng.choice(["Basel", "Bern", "Chur", "Genf", "Thun"], 4000, p=[0.4, 0.3, 0.15, 0.1, 0.05])

@@ -10,8 +10,8 @@ import torch
 from matplotlib import pyplot
 
 from calibrant import Predictions, metrics
-from calibrant.reports import plots
 from calibrant.calibrators import Temperature
+from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 coarse = torch.randn(8, 3, 8, 8, generator=g)

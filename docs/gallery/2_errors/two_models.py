@@ -9,8 +9,8 @@ import torch
 from matplotlib import pyplot
 
 from calibrant import Predictions, metrics
-from calibrant.reports import plots
 from calibrant.metrics import Interval
+from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 truth = 1.5 * torch.randn(2000, 5, generator=g)

@@ -9,8 +9,8 @@ import torch
 from matplotlib import pyplot
 
 from calibrant import Predictions, metrics
-from calibrant.reports import plots
 from calibrant.calibrators import GroupCalibrated, Platt
+from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 sizes = {"a": 4000, "b": 4000, "c": 2000, "d": 800, "e": 400}

@@ -10,8 +10,8 @@ import torch
 from matplotlib import pyplot
 
 from calibrant import theory
-from calibrant.reports import plots
 from calibrant.losses import Scheduled
+from calibrant.reports import plots
 
 figure, (left, right) = pyplot.subplots(1, 2, figsize=(8.5, 3.2))
 gammas = [Scheduled(epoch, epochs=350).gamma for epoch in range(350)]

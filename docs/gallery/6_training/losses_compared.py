@@ -9,9 +9,9 @@ import torch
 from matplotlib import pyplot
 
 from calibrant import Predictions, metrics
-from calibrant.reports import plots
 from calibrant.lab import data, networks
 from calibrant.nn import Criterion
+from calibrant.reports import plots
 
 digits = data.digits(train=100, val=100)
 x, y = digits.prepare(digits.train.inputs), digits.train.labels

@@ -13,7 +13,7 @@ class InputError(ValueError):
     "weights_sum"; compare it instead of the message.
     """
 
-    __module__ = "calibrant._core.types"  # as in tracebacks, pickles and the documentation
+    __module__ = "calibrant.types"  # as in tracebacks, pickles and the documentation
 
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)

@@ -9,8 +9,8 @@ import torch
 from refusals import code_of
 
 from calibrant import InputError, Predictions
+from calibrant.io.predictions import from_unlabeled_arrays
 from calibrant.metrics import tables
-from calibrant.predictions import from_unlabeled_arrays
 
 Z = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
 Y = torch.tensor([0, 1, 2, 0, 1, 2])

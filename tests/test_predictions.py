@@ -18,7 +18,8 @@ from calibrant._core.kernels import softmax
 from calibrant.calibrators import Temperature, fit
 from calibrant.decisions import decision_loss, net_benefit
 from calibrant.io.files import check_outputs
-from calibrant.predictions import load_unlabeled, to_predictions
+from calibrant.io.predictions import read_file
+from calibrant.predictions import to_predictions
 from calibrant.predictions.folds import assign_folds
 
 LOGITS = [[0.0, 1.0, 2.0], [2.0, 1.0, -1.0]]
@@ -176,9 +177,9 @@ def test_files_of_other_tools_are_read(tmp_path):
 
 def test_unlabeled_file_is_read(tmp_path):
     np.savez(tmp_path / "new.npz", logits=np.array(LOGITS))
-    p, labeled = load_unlabeled(tmp_path / "new.npz")
-    assert p.logits.tolist() == LOGITS
-    assert not labeled
+    loaded = read_file(tmp_path / "new.npz", needs_labels=False)
+    assert loaded.predictions.logits.tolist() == LOGITS
+    assert not loaded.has_labels
 
 
 def write_invalid_files(folder):

@@ -9,7 +9,7 @@ from refusals import code_of
 from torch import nn
 
 from calibrant import Predictions, collect, metrics
-from calibrant.predictions import load_unlabeled
+from calibrant.io.predictions import read_file
 
 G = torch.Generator().manual_seed(0)
 LOGITS = 2 * torch.randn(40, generator=G, dtype=torch.float64)
@@ -141,8 +141,8 @@ def test_files_of_single_probabilities_are_refused_as_logits(tmp_path):
     path = write_logits(tmp_path / "p.parquet", PROBS)
     assert code_of(Predictions.load, path) == "probs_as_logits"
     assert Predictions.load(path, are_logits=True).logits[:, 1].tolist() == PROBS.tolist()
-    assert code_of(load_unlabeled, path) == "probs_as_logits"
-    assert len(load_unlabeled(path, are_logits=True)[0]) == 40
+    assert code_of(read_file, path, needs_labels=False) == "probs_as_logits"
+    assert len(read_file(path, needs_labels=False, are_logits=True).predictions) == 40
     np.savez(tmp_path / "p.npz", logits=PROBS.numpy(), labels=LABELS.numpy())
     assert code_of(Predictions.load, tmp_path / "p.npz") == "probs_as_logits"
 

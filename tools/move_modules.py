@@ -2,9 +2,9 @@
 
     python tools/move_modules.py MOVES.toml
 
-The file has a table `[modules]` of old and new dotted names below the package, and `[paths]` of old and new paths. Only
-names change: imports, dotted names in code and text, and paths of files. `from calibrant import a, b` becomes a line for
-each module that moves. A second run changes nothing.
+The file has a table `[modules]` of old and new dotted names below the package, and `[paths]` of old and new paths.
+Only names change: imports, dotted names in code and text, and paths of files. `from calibrant import a, b` becomes a
+line for each module that moves. A second run changes nothing.
 """
 
 import ast
@@ -38,10 +38,8 @@ def move_files(modules: dict[str, str], paths: dict[str, str]) -> None:
 def rename(text: str, modules: dict[str, str], paths: dict[str, str]) -> str:
     """Return a text with the new names of modules and paths, the longest first."""
     for old, new in sorted(modules.items(), key=lambda pair: -len(pair[0])):
-        if new.startswith(f"{old}."):  # a module that becomes a part of a package of its name
-            after = rf"(?!\.{re.escape(new[len(old) + 1 :])}\b)"
-        else:
-            after = ""
+        is_part = new.startswith(f"{old}.")  # a module that becomes a part of a package of its name
+        after = rf"(?!\.{re.escape(new[len(old) + 1 :])}\b)" if is_part else ""
         text = re.sub(rf"(?<![\w.]){PACKAGE}\.{re.escape(old)}\b(?!\(){after}", f"{PACKAGE}.{new}", text)
         old_path, new_path = (f"{PACKAGE}/{name.replace('.', '/')}" for name in (old, new))
         text = re.sub(rf"(?<![\w]){re.escape(old_path)}(?=\.py\b|/)", new_path, text)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from advised import Case, follow
-from calibrant._core.kernels.digests import tensors_digest
 from commands import restored_registries
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -18,6 +17,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
 from calibrant import Predictions, assess, calibrators, measure
+from calibrant._core.kernels.digests import tensors_digest
 from calibrant.calibrators import subgroups
 from calibrant.deployment import export
 from calibrant.integrations import sklearn

@@ -24,7 +24,6 @@ from calibrant._core.types import Calibrator, InputError, prefix_errors
 from calibrant.calibrators._apply import num_classes
 from calibrant.calibrators._auto import Candidate
 from calibrant.calibrators._compose import fitting_digests, is_custom_calibrator, learned_fields
-from calibrant.io.arrays import read_tensors
 from calibrant.io.formats import CALIBRATOR_FORMAT
 from calibrant.predictions import Predictions
 from calibrant.predictions.validation.states import build_state, refuse_malformed

@@ -21,7 +21,7 @@ from calibrant.metrics import Interval
 from calibrant.metrics.curves import frequency_limits, precision_limits
 from calibrant.metrics.tables import Classes, thresholds_of
 from calibrant.predictions import Predictions
-from calibrant.reports.elements import control_data
+from calibrant.reports.html import control_data
 
 UNCALIBRATED, AS_MEASURED = "uncalibrated", "as measured"  # before `measure`, a calibrator may have been applied
 GRID_LOG2_RANGE = -2, 2  # temperatures from 1/4 to 4

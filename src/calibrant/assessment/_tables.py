@@ -24,7 +24,7 @@ from calibrant.decisions import certify_threshold
 from calibrant.metrics import Difference, Interval, Metric, MetricInfo
 from calibrant.metrics.tables import thresholds_of
 from calibrant.predictions import Predictions
-from calibrant.reports import elements as report
+from calibrant.reports import html as report
 
 TABLE_THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 CERTIFIED_RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)

@@ -36,7 +36,7 @@ from calibrant.metrics import Curve, Difference, MetricInfo
 from calibrant.metrics.curves import risk_coverage_of
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import BINARY_EVENTS, PREFERENCE
-from calibrant.reports import elements as report
+from calibrant.reports import html as report
 from calibrant.reports import plots
 
 NET_BENEFIT_THRESHOLDS = tuple(i / 50 for i in range(1, 50))

@@ -55,7 +55,7 @@ def card_command(
             logs.append(EvaluationLog.read(path, **options))
         progress("computing")
         result = card(_name_by_option(log, logs, name))
-    output_result(result, json_, html=html, page=lambda: result.html(command_line()))
+    output_result(result, json_, html=html, page=lambda: result.html({"command": command_line()}))
 
 
 def _name_by_option(paths: list[Path], logs: list[Any], names: list[str] | None) -> Any:

@@ -7,13 +7,11 @@ from typing import Any
 from typer import Argument, Exit, Option
 
 from calibrant._core.errors import InputError
-from calibrant._core.text import cut_middle, escape_markup
 from calibrant.cli._common import (
     CONTRACT_OPTION,
     EVENT_OPTION,
     HTML_OPTION,
     JSON_OPTION,
-    bare_table,
     check_output_paths,
     command_line,
     console,
@@ -26,8 +24,6 @@ from calibrant.cli._common import (
 )
 
 DIFFERENCE_STATUS = ALARM_STATUS = 3  # exit statuses of a difference beyond chance, and of an alarm
-MAX_PRINTED_TESTS = 8
-MAX_TITLE_CHARACTERS = 24
 STATUS_STYLES = {"holds": "green", "broken": "bold red", "too_little_data": "yellow"}
 
 BY_OPTION = Option(None, metavar="NAME", help="Column of groups, in each of which means are compared too.")
@@ -202,7 +198,7 @@ def drift_command(
 
 def _output_differences(result: Any, is_different: bool, html: Path | None, json_: Path | None) -> None:
     """Show the result of a comparison, write its page and JSON, and exit with `DIFFERENCE_STATUS` if `is_different`."""
-    output_result(result, json_, html=html, page=lambda: result.html(command_line()))
+    output_result(result, json_, html=html, page=lambda: result.html({"command": command_line()}))
     if is_different:
         raise Exit(DIFFERENCE_STATUS)
 
@@ -288,7 +284,7 @@ def watch_command(
     for path in (page, prometheus):
         if path is not None:
             watch.save(path, periods=periods)
-    output_result(watch.verdict, json_, [page, prometheus], show=lambda: _show_verdict(watch.verdict))
+    output_result(watch.verdict, json_, [page, prometheus])
     for refusal in refusals[1:]:
         print_line(str(refusal))
     if refusals:
@@ -339,32 +335,3 @@ def _open_state(path: Path, alpha: float | None, of: Any, by_class: bool | None)
                 code="settings",
             )
     return watch
-
-
-def _show_verdict(verdict: Any) -> None:
-    """Print the verdict, the number of rows that wait for labels or other rows, and the tests if any row counted."""
-    style = "bold red" if verdict.alarm else "bold"
-    for sentence in verdict.sentences[:MAX_PRINTED_TESTS]:  # one per alarm, which can be many
-        console.print(f"[{style}]{escape_markup(sentence)}[/{style}]")
-    if verdict.pending:
-        console.print(f"{verdict.pending:,} rows wait, {verdict.unlabeled:,} of them for their label.")
-    if verdict.rows:
-        console.print()
-        console.print(_tests_table(verdict))
-
-
-def _tests_table(verdict: Any) -> Any:
-    """Return a table of the tests of calibration with the strongest evidence, the test of the event always included."""
-    rows = [
-        (
-            cut_middle(test.title, MAX_TITLE_CHARACTERS),
-            f"{test.rows:,}",
-            f"{100 * test.gap.value:+.2f} %" if test.rows else "",  # not defined without rows
-            f"{100 * test.gap.low:+.2f} to {100 * test.gap.high:+.2f} %" if test.rows else "",
-            test.evidence_text,
-            f"{1 / verdict.alpha:,.0f}",  # evidence that raises an alarm
-        )
-        for test in verdict.strongest_tests(MAX_PRINTED_TESTS)
-    ]
-    headings = ("test", "rows", "gap", "95 % at all times", "evidence", "needed")
-    return bare_table(headings, rows, num_text_columns=1)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -11,9 +11,8 @@ from xml.etree import ElementTree
 
 import torch
 
-from calibrant._core.files import null_nonfinite, result_json, write_by_suffix
 from calibrant._core.foreign import read_toml
-from calibrant._core.text import display_name, escape_invisible, shorten_repr
+from calibrant._core.text import display_name, escape_invisible, join_names, shorten_repr
 from calibrant._core.types import InputError
 from calibrant.monitoring._bounds import MetricBounds, calibrated_size_ratio, estimate_difference, metric_bounds
 from calibrant.monitoring._constants import passing_constants
@@ -25,9 +24,12 @@ from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import evaluated_event
 from calibrant.predictions.folds import num_units
 from calibrant.predictions.validation import check_range
+from calibrant.reports.document import Document, Section, Table
+from calibrant.reports.result import Result
 
 CheckStatus = Literal["holds", "broken", "too_little_data"]
 EXIT_STATUSES: dict[CheckStatus, int] = {"holds": 0, "broken": 3, "too_little_data": 4}
+STATUS_WORDS: dict[CheckStatus, str] = {"broken": "broken", "too_little_data": "too little data", "holds": "holds"}
 CHECK_LEVEL = 0.95
 MAX_REQUIRED_SIZE = 1e12  # larger sizes are not reported
 _POWER_QUANTILE = 0.8416  # normal quantile of a power of 0.8
@@ -66,6 +68,15 @@ class Condition:
         bound = f"at most {self._text(self.high)}" if is_decided_by_high else f"at least {self._text(self.low)}"
         return f"{text}, {bound}"
 
+    @property
+    def cells(self) -> list[str]:
+        """The cells of the table: requirement, status, value, bounds, and how many examples would decide."""
+        group = "" if self.group is None else f" [{display_name(self.group)}]"
+        name = "" if self.is_metric_required else f"{self.metric} "
+        needed = "" if self.needed is None else f"{self.needed:,} {self.unit}s"
+        bounds = f"{self._text(self.low)} to {self._text(self.high)}"
+        return [self.requirement + group, STATUS_WORDS[self.status], name + self._text(self.value), bounds, needed]
+
     def __str__(self) -> str:
         return f"{self.status.replace('_', ' ').upper():15}  {self.description}"
 
@@ -75,8 +86,8 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class CheckResult:
-    """The conditions of a check. Print it, or save it as .json or .xml (JUnit)."""
+class CheckResult(Result):
+    """The conditions of a check. Print it, or save it as .html, .json or .xml (JUnit)."""
 
     conditions: tuple[Condition, ...]
     level: float
@@ -96,26 +107,34 @@ class CheckResult:
         """Exit status of the command: 0 if all hold, 3 if any is broken, 4 if there is too little data."""
         return EXIT_STATUSES[self.status]
 
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.conditions))
-
-    def json(self, source: Mapping[str, Any] | None = None) -> str:
-        """Return all numbers as JSON.
-
-        Args:
-            source: Entries that replace the ones of the same name in the block "provenance" (version, time).
-        """
-        return result_json(
-            {
+    def document(self) -> Document:
+        """Return the status, a row per condition, and the notes."""
+        count = Counter(condition.status for condition in self.conditions)
+        parts = [f"{count[status]} {words}" for status, words in STATUS_WORDS.items() if count[status]]
+        rows = [condition.cells for condition in self.conditions]
+        table = Table(
+            "conditions",
+            ["requirement", "", "value", "bounds", "would decide"],
+            rows,
+            marked=[condition.status == "broken" for condition in self.conditions],
+            note=f"Each bound holds with probability {100 * self.level:g} %. Marked requirements are broken.",
+        )
+        return Document(
+            kind="Check of requirements",
+            title=f"{len(self.conditions)} requirements: {join_names(parts)}"
+            if len(rows) > 1
+            else f"The requirement: {parts[0][2:]}",
+            notes=(f"{self.n:,} examples; event: {self.event}.", *self.notes),
+            sections=[Section("Requirements", [table])],
+            numbers={
                 "status": self.status,
                 "level": self.level,
                 "n": self.n,
                 "event": self.event,
                 "passing_constants": list(self.passing_constants),
-                "conditions": null_nonfinite([asdict(condition) for condition in self.conditions]),
+                "conditions": [asdict(condition) for condition in self.conditions],
                 "notes": list(self.notes),
             },
-            source,
         )
 
     def junit(self) -> str:
@@ -136,9 +155,9 @@ class CheckResult:
         ElementTree.indent(root)
         return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
-    def save(self, path: str | Path) -> None:
-        """Write the numbers (.json) or the JUnit report (.xml)."""
-        write_by_suffix(path, {".json": self.json, ".xml": self.junit})
+    def writers(self) -> dict[str, Callable[[], str]]:
+        """Return the writers of the page, the numbers and the JUnit report (.xml)."""
+        return super().writers() | {".xml": self.junit}
 
 
 def check(

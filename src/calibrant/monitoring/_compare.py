@@ -1,18 +1,17 @@
 """Compare an old and a new model, or their predictions of two samples: what differs beyond chance."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibrant._core.files import null_nonfinite, result_json, write_by_suffix
 from calibrant._core.registry import METRICS
-from calibrant._core.text import cut_middle, display_name, format_percent, format_percent_range, join_names
+from calibrant._core.text import display_name, format_percent, format_percent_range, join_names
 from calibrant._core.types import InputError
 from calibrant.monitoring._bounds import estimate_difference
+from calibrant.monitoring._comparison_parts import confidence_section, reliability_section, tests_table
 from calibrant.monitoring._features import (
     LABELED_SCORES,
     MAX_UNITS,
@@ -30,12 +29,13 @@ from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import evaluated_event
 from calibrant.predictions.folds import num_units
 from calibrant.predictions.validation import check_alpha, check_range
+from calibrant.reports.document import Document, Section
+from calibrant.reports.result import Result
 
 DEFAULT_ALPHA = 0.05
 MIN_COMPARED_UNITS = 2
 ROW_LEVEL = 0.95  # of the limits of a difference
 MAX_LISTED_TITLES = 2
-_HEAD = f"  {'':26}{'old':>9}{'new':>9}{'95 % of the difference':>24}{'p':>9}"
 _INFINITE_NLL_NOTE = "The negative log-likelihood is infinite, and is not compared: a true class has probability 0."
 
 
@@ -74,7 +74,7 @@ class ComparedRow:
 
 
 @dataclass(frozen=True, eq=False)
-class CompareResult:
+class CompareResult(Result):
     """A comparison. Print it, or save it as .html or .json."""
 
     rows: tuple[ComparedRow, ...]
@@ -106,46 +106,32 @@ class CompareResult:
             return "No difference beyond chance"
         return f"The models differ in {list_titles(self.differing)}"
 
-    def __str__(self) -> str:
-        """Return the headline, the notes and a line per test; "*" marks the tests that differ."""
-        lines = [f"{self.headline}.", *self.notes, "", _HEAD]
-        for row in self.rows:
-            limits = "" if math.isnan(row.low) else f"[{row.text(row.low, '+')}, {row.text(row.high, '+')}]"
-            mark = "*" if row in self.differing else " "
-            title = cut_middle(row.title, 26)
-            numbers = f"{row.text(row.old):>9}{row.text(row.new):>9}{limits:>24}"
-            lines.append(f"{mark} {title:26}{numbers}{row.adjusted_p_value:9.3f}".rstrip())
-        return "\n".join(lines)
-
-    def json(self, source: Mapping[str, Any] | None = None) -> str:
-        """Return all numbers as JSON.
-
-        Args:
-            source: Entries that replace the ones of the same name in the block "provenance" (version, time).
-        """
-        return result_json(
-            {
+    def document(self) -> Document:
+        """Return the headline, the notes, and the table of tests, of which those that differ are marked."""
+        explanation = (
+            f"Marked rows differ beyond chance, p ≤ {self.alpha:g}. The p-values are adjusted for the number of rows: if "
+            f"the models are exchangeable, the probability that any row is marked is at most {100 * self.alpha:g} %. "
+            "The difference of two distributions is the change of the share in the last column."
+        )
+        table = tests_table(self.rows, self.differing, old_name="old", caption="differences", note=explanation)
+        models = {"old": self.pair.old, "new": self.pair.new}
+        return Document(
+            kind="Comparison of two models",
+            title=self.headline,
+            notes=self.notes,
+            sections=[Section("Differences", [table]), reliability_section(models), confidence_section(models)],
+            facts={"examples": f"{self.n_old:,} old, {self.n_new:,} new"},
+            numbers={
                 "differs": self.differs,
                 "alpha": self.alpha,
                 "event": self.event,
                 "n_old": self.n_old,
                 "n_new": self.n_new,
                 "paired_by": self.pair.paired_by,
-                "rows": null_nonfinite([asdict(row) for row in self.rows]),
+                "rows": [asdict(row) for row in self.rows],
                 "notes": list(self.notes),
             },
-            source,
         )
-
-    def html(self, command: str = "calibrant compare") -> str:
-        """Return the HTML page of the comparison; `command` is the command that it names."""
-        from calibrant.monitoring._comparison_pages import compare_page
-
-        return compare_page(self, command)
-
-    def save(self, path: str | Path) -> None:
-        """Write the page (.html) or the numbers (.json)."""
-        write_by_suffix(path, {".html": self.html, ".json": self.json})
 
 
 def list_titles(rows: Sequence[ComparedRow]) -> str:

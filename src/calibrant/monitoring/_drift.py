@@ -1,14 +1,11 @@
 """Drift of predictions without labels: tests, and estimated class shares, accuracy, gap and Brier score."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
 
-from calibrant._core.files import null_nonfinite, result_json, write_by_suffix
-from calibrant._core.text import cut_middle, format_percent, format_percent_range
+from calibrant._core.text import format_percent, format_percent_range
 from calibrant._core.types import InputError
 from calibrant.monitoring._compare import DEFAULT_ALPHA, ComparedRow, check_test_options, compared_rows, list_titles
+from calibrant.monitoring._comparison_parts import confidence_section, estimates_table, tests_table
 from calibrant.monitoring._covariate_shift import estimate_covariate_shift
 from calibrant.monitoring._estimates import (
     ASSUMPTION_SENTENCES,
@@ -23,6 +20,8 @@ from calibrant.monitoring._pairing import ModelPair
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import evaluated_event
 from calibrant.predictions.folds import num_units
+from calibrant.reports.document import Document, Section
+from calibrant.reports.result import Result
 
 MIN_REFERENCE_ROWS = 20
 SHIFTS: dict[str, Assumption] = {"label": LABEL_SHIFT, "covariate": COVARIATE_SHIFT}
@@ -32,7 +31,7 @@ _SAMPLE_NOTE = (
 
 
 @dataclass(frozen=True, eq=False)
-class DriftResult:
+class DriftResult(Result):
     """The drift of predictions. Print it, or save it as .html or .json."""
 
     rows: tuple[ComparedRow, ...]  # tests
@@ -83,33 +82,22 @@ class DriftResult:
             sentences.append("No unlabeled data can test this: label some new rows to be sure.")
         return tuple(sentences)
 
-    def __str__(self) -> str:
-        """Return the headline, the notes, the tests ("*" marks drift) and the estimates as text."""
-        lines = [f"{self.headline}.", *self.notes, "", f"  {'':32}{'reference':>10}{'new':>10}{'p':>9}"]
-        for row in self.rows:
-            mark = "*" if row in self.drifted else " "
-            numbers = f"{row.text(row.old):>10}{row.text(row.new):>10}{row.adjusted_p_value:9.3f}"
-            lines.append(f"{mark} {cut_middle(row.title, 31):32}{numbers}")
-        if self.estimates:
-            lines += ["", _table_line("estimated without labels", "reference", "new", "90 % limits", "assuming")]
-        is_first_share = True
-        for estimate in self.estimates:
-            if estimate.name == "share" and is_first_share:
-                lines.append("  share of class")
-                is_first_share = False
-            title = f"  {estimate.title}" if estimate.name == "share" else estimate.title
-            lines.append(_table_line(title, *estimate.cells, estimate.assumption))
-        lines += ["", *self.assumption_sentences]
-        return "\n".join(line.rstrip() for line in lines)
-
-    def json(self, source: Mapping[str, Any] | None = None) -> str:
-        """Return all numbers as JSON.
-
-        Args:
-            source: Entries that replace the ones of the same name in the block "provenance" (version, time).
-        """
-        return result_json(
-            {
+    def document(self) -> Document:
+        """Return the headline, the notes, the estimates and the tests, of which those that show drift are marked."""
+        explanation = (
+            f"Marked rows have drifted beyond chance, p ≤ {self.alpha:g}. The p-values are adjusted for the number of "
+            f"rows: without drift, the probability that any row is marked is at most {100 * self.alpha:g} %."
+        )
+        tests = tests_table(self.rows, self.drifted, old_name="reference", caption="tests", note=explanation)
+        estimates = [Section("Estimated without labels", [estimates_table(self.estimates)])] if self.estimates else []
+        samples = {"reference": self.pair.old, "new": self.pair.new}
+        return Document(
+            kind="Drift",
+            title=self.headline,
+            notes=(*self.notes, *self.assumption_sentences),
+            sections=[*estimates, Section("Tests", [tests]), confidence_section(samples)],
+            facts={"examples": f"{self.n_reference:,} reference, {self.n_new:,} new"},
+            numbers={
                 "has_drifted": self.has_drifted,
                 "assumption": self.assumption,
                 "label_shift_p_value": self.label_shift_p_value,
@@ -117,22 +105,11 @@ class DriftResult:
                 "event": self.event,
                 "n_reference": self.n_reference,
                 "n_new": self.n_new,
-                "rows": null_nonfinite([asdict(row) for row in self.rows]),
-                "estimates": null_nonfinite([asdict(estimate) for estimate in self.estimates]),
+                "rows": [asdict(row) for row in self.rows],
+                "estimates": [asdict(estimate) for estimate in self.estimates],
                 "notes": list(self.notes),
             },
-            source,
         )
-
-    def html(self, command: str = "calibrant drift") -> str:
-        """Return the HTML page of the drift; `command` is the command that it names."""
-        from calibrant.monitoring._comparison_pages import drift_page
-
-        return drift_page(self, command)
-
-    def save(self, path: str | Path) -> None:
-        """Write the page (.html) or the numbers (.json)."""
-        write_by_suffix(path, {".html": self.html, ".json": self.json})
 
 
 def drift(
@@ -221,8 +198,3 @@ def _choose_assumption(
         return COVARIATE_SHIFT, None, [obstacle]
     p_value = label_shift_p_value(reference, new, seed)
     return SHIFTS[shift or ("covariate" if p_value <= alpha else "label")], p_value, []
-
-
-def _table_line(title: str, reference: str, value: str, limits: str, assumption: str) -> str:
-    """Return a line of a table in five columns."""
-    return f"  {cut_middle(title, 25):25}{reference:>9}{value:>9}{limits:>20}  {assumption}"

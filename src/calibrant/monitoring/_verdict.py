@@ -1,21 +1,25 @@
 """What a watch shows so far: alarms, confidence sequences, and texts about them."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from calibrant._core.files import result_json
 from calibrant._core.text import display_name
 from calibrant.metrics import Interval
 from calibrant.monitoring._bets import BETS
 from calibrant.monitoring._intervals import mean_sequence
 from calibrant.monitoring._rows import UNKNOWN_LABEL
+from calibrant.reports.document import Document, Section, Table
+from calibrant.reports.result import Result
 
 if TYPE_CHECKING:
     from calibrant.monitoring._watch import Watch
 
 SEQUENCE_LEVEL = 0.95
+MAX_LISTED_TESTS = 50  # the test of the event included
+MAX_PRINTED_TESTS = 10
+MAX_SENTENCES = 8  # on alarms
 MAX_LOG10_PLAIN = 6.0  # that is written without an exponent
 
 
@@ -57,13 +61,27 @@ class TestState:
         return f"{evidence:,.0f}" if evidence >= 10 else f"{evidence:.2g}"
 
     @property
+    def cells(self) -> list[str]:
+        """The cells of the table of tests."""
+        score = self.brier
+        return [
+            self.title,
+            f"{self.rows:,}",
+            format_gap(self.gap.value),
+            f"{format_gap(self.gap.low)} to {format_gap(self.gap.high)}",
+            f"{score.value:.3f} ({score.low:.3f} to {score.high:.3f})" if self.rows else "",
+            self.evidence_text,
+            f"{self.pattern}, since row {self.since_number:,}" if self.alarm else "no alarm",
+        ]
+
+    @property
     def title(self) -> str:
         """The rows and event that are tested, for display."""
         return display_name(self.name) if self.kind == "event" else f"{self.kind} {display_name(self.name)}"
 
 
 @dataclass(frozen=True)
-class WatchVerdict:
+class WatchVerdict(Result):
     """The result of a watch after the processed rows."""
 
     alarm: bool
@@ -102,21 +120,43 @@ class WatchVerdict:
             )
         return tuple(map(describe_alarm, self.alarms))
 
-    def __str__(self) -> str:
-        return "\n".join(self.sentences)
+    def document(self) -> Document:
+        """Return whether there is an alarm, the sentences on it, and the table of tests."""
+        return Document(
+            kind="Calibration watch",
+            title="Alarm: the model is no longer calibrated" if self.alarm else "No alarm",
+            notes=self.sentences[:MAX_SENTENCES],
+            sections=[Section("Tests", [self._tests_table()])] if self.tests else [],
+            facts={
+                "rows": f"{self.rows:,} processed, {self.pending:,} waiting ({self.unlabeled:,} without a label)",
+                "epoch": f"{self.epoch}",
+                "alpha": f"{self.alpha:g}",
+            },
+            numbers=self._numbers(),
+        )
 
-    def json(self, source: Mapping[str, Any] | None = None) -> str:
-        """Return all numbers as JSON.
-
-        Args:
-            source: Entries that replace the ones of the same name in the block "provenance" (version, time).
-        """
+    def _numbers(self) -> dict[str, Any]:
+        """Return the fields as builtin types, without limits of tests without rows."""
         content = asdict(self)
         for test in content["tests"]:
             test["alarm"] = test["alarm_row"] is not None
             if not test["rows"]:  # limits of NaN
                 test["gap"] = test["brier"] = None
-        return result_json(content, source)
+        return content
+
+    def _tests_table(self) -> Table:
+        """Return the table of tests: the test of the event, then the tests with the strongest evidence."""
+        listed = self.strongest_tests(MAX_LISTED_TESTS)
+        explanation = (
+            f"An alarm needs evidence of {1 / self.alpha:,.0f} to 1. A calibrated model ever reaches it, in any of the "
+            f"tests, with probability at most {100 * self.alpha:g} %. The intervals hold at all times at once, each "
+            "for its own test, and cover the average over all rows of the epoch."
+        )
+        if hidden := len(self.tests) - len(listed):
+            explanation += f" {hidden:,} tests with less evidence are not listed."
+        head = ["test", "rows", "gap", "95 % at all times", "Brier score of the event", "evidence", "state"]
+        rows, marked = [test.cells for test in listed], [test.alarm for test in listed]
+        return Table("tests", head, rows, marked=marked, note=explanation, max_text_rows=MAX_PRINTED_TESTS)
 
     def prometheus(self) -> str:
         """Return metrics in the text format of Prometheus, for the textfile collector."""
@@ -225,3 +265,8 @@ def _escape_label(text: str) -> str:
 def _prometheus_number(value: float) -> str:
     """Return a number as Prometheus reads it."""
     return "NaN" if math.isnan(value) else f"{value:.9g}"
+
+
+def format_gap(value: float) -> str:
+    """Return a gap in percent with its sign, or an empty text for NaN."""
+    return "" if math.isnan(value) else f"{100 * value:+.2f} %"

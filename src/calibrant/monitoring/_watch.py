@@ -261,11 +261,12 @@ class Watch:
         path = Path(path)
         check_suffix(path, (".watch", ".html", ".json", ".prom"))
         if path.suffix != ".watch":
-            from calibrant.monitoring._page import watch_page  # slow to import
+            from calibrant.monitoring._page import watch_document  # slow to import
+            from calibrant.reports.page import render_page
 
-            verdict = self.verdict
-            pages = {".html": lambda: watch_page(self, periods), ".json": verdict.json, ".prom": verdict.prometheus}
-            write_by_suffix(path, pages)
+            verdict, facts = self.verdict, {"command": "calibrant watch"}
+            writers = {".html": lambda: render_page(watch_document(self, periods), facts), ".json": verdict.json}
+            write_by_suffix(path, writers | {".prom": verdict.prometheus})
             return
         with atomic_write(path) as draft:
             calibrators.save(self, draft)

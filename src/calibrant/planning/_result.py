@@ -1,15 +1,15 @@
 """The result of `sample_size`: a number of examples with its simulated power curve."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from calibrant._core.files import check_suffix, result_json
+from calibrant._core.files import atomic_write, check_suffix
 from calibrant.metrics import metric_info
 from calibrant.planning._search import MIN_CURVE_DRAWS, PowerPoint, power_between
+from calibrant.reports import Document, Picture, Result, Section, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,10 +19,10 @@ FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
-class SampleSize:
+class SampleSize(Result):
     """The number of examples, or clusters, that reach a goal with a given power, and the simulated power curve.
 
-    Print it, plot it, or save it as .json, .png, .svg or .pdf.
+    Print it, plot it, or save it as .html, .json, .png, .svg or .pdf.
     """
 
     n: int  # units to label: examples or clusters
@@ -45,8 +45,9 @@ class SampleSize:
         """Return the power with n units, from a curve fitted to the simulated powers."""
         return power_between(self.curve, n)
 
-    def __str__(self) -> str:
-        """Return the result in one sentence: what to label, for which goal, and the simulated power."""
+    @property
+    def sentence(self) -> str:
+        """The result in one sentence: what to label, for which goal, and the simulated power."""
         examples = "" if self.unit == "example" else f" (about {self.examples:,} examples)"
         units = f"{self.n:,} {self.unit}s{examples}"
         info, at_n = metric_info(self.metric), self.simulated
@@ -78,28 +79,29 @@ class SampleSize:
         line = grid, [self.power_at(int(size)) for size in grid]
         return power_curve(n, power, error, line=line, selected=self.n, target=self.power, units=f"{self.unit}s", ax=ax)
 
-    def json(self, source: Mapping[str, Any] | None = None) -> str:
-        """Return all numbers as JSON.
-
-        Args:
-            source: Entries that replace the ones of the same name in the block "provenance" (version, time).
-        """
-        content = asdict(self)
-        content["curve"] = [asdict(point) | {"error": point.error} for point in self.curve]
-        return result_json(content, source)
+    def document(self) -> Document:
+        """Return the recommendation, the power curve, and what was assumed."""
+        rows = [[f"{x.n:,}", f"{x.power:.3f}", f"{x.error:.3f}", f"{x.draws:,}"] for x in self.curve]
+        table = Table("simulated power", [f"{self.unit}s", "power", "standard error", "simulations"], rows)
+        picture = Picture(lambda drawing: self.plot(drawing.add_subplot()), f"Power by the number of {self.unit}s.")
+        return Document(
+            kind="Sample size",
+            title=self.sentence,
+            notes=self.assumptions,
+            sections=[Section("Power", [picture, table], is_detail=True)],
+            numbers=asdict(self) | {"curve": [asdict(point) | {"error": point.error} for point in self.curve]},
+        )
 
     def save(self, path: str | Path) -> None:
-        """Write the numbers (.json) or the power curve (.png, .svg, .pdf), by the suffix of the path."""
-        from calibrant._core.files import atomic_write
-
+        """Write the page (.html), the numbers (.json) or the power curve (.png, .svg, .pdf), by the suffix."""
         path = Path(path)
-        check_suffix(path, (*FIGURE_SUFFIXES, ".json"))
-        with atomic_write(path) as draft:
-            if path.suffix == ".json":
-                draft.write_text(self.json(), encoding="utf-8")
-                return
-            from matplotlib.figure import Figure
+        if path.suffix not in FIGURE_SUFFIXES:
+            check_suffix(path, (*self.writers(), *FIGURE_SUFFIXES))
+            super().save(path)
+            return
+        from matplotlib.figure import Figure
 
-            figure = Figure(figsize=(5, 3.4), layout="constrained")
-            self.plot(figure.add_subplot())
+        figure = Figure(figsize=(5, 3.4), layout="constrained")
+        self.plot(figure.add_subplot())
+        with atomic_write(path) as draft:
             figure.savefig(draft, format=path.suffix[1:], dpi=150)

@@ -22,8 +22,8 @@ from calibrant.lab.study.store import Store
 from calibrant.lab.study.sweeps import sweep_drawings
 from calibrant.lab.study.tables import Cell, ResultTable, best_keys, describe_cells, first_rows, main_calibration_error
 from calibrant.metrics import MetricInfo, describe_metric
-from calibrant.reports import elements as html
-from calibrant.reports.elements import join_html, render, typeset
+from calibrant.reports import html
+from calibrant.reports.html import join_html, render, typeset
 
 FIGURE_INCHES = 4.2, 2.9
 SMALL_FIGURE_INCHES = 2.6

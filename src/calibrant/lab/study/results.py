@@ -83,7 +83,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         from calibrant.lab.study.report import result_tables
-        from calibrant.reports.elements import reveal_hidden_characters
+        from calibrant.reports.html import reveal_hidden_characters
 
         return reveal_hidden_characters(result_tables(self.tables))
 

@@ -1,16 +1,15 @@
 """The card of one or more models, as numbers, text, JSON and a page."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from calibrant import metrics
-from calibrant._core.files import null_nonfinite, result_json, write_by_suffix
+from calibrant._core.files import null_nonfinite
 from calibrant._core.text import display_name
 from calibrant._core.types import InputError
 from calibrant.language_models import (
@@ -42,6 +41,7 @@ from calibrant.language_models.cards._numbers import (
 from calibrant.metrics import MISCALIBRATION_P_VALUE, Interval
 from calibrant.predictions import Predictions
 from calibrant.predictions.validation import check_level
+from calibrant.reports import Document, Result
 
 CARD_LEVEL = 0.90
 RANK_LEVEL = 0.95
@@ -130,7 +130,7 @@ class ModelCard:
 
 
 @dataclass(frozen=True, eq=False)
-class Card:
+class Card(Result):
     """The calibration of one or more language models. Print it, or save it as .html or .json."""
 
     models: tuple[ModelCard, ...]  # with graded answers
@@ -149,18 +149,15 @@ class Card:
         num_miscalibrated = sum(model.is_miscalibrated for model in self.models)
         return f"{num_miscalibrated} of {len(self.models)} models are miscalibrated"
 
-    def __str__(self) -> str:
-        from calibrant.language_models.cards._text import card_text
+    def document(self) -> Document:
+        """Return the tables of all models, their reliability diagrams, and how the logs were read."""
+        from calibrant.language_models.cards._document import card_document
 
-        return card_text(self)
+        return card_document(self)
 
-    def json(self, source: Mapping[str, Any] | None = None) -> str:
-        """Return all numbers as JSON.
-
-        Args:
-            source: Entries that replace those of the block "provenance" (version, time).
-        """
-        content = {
+    def numbers(self) -> dict[str, Any]:
+        """Return all numbers as builtin types."""
+        return {
             "level": self.level,
             "models": [_model_content(model) for model in self.models],
             "rankings": [
@@ -169,18 +166,6 @@ class Card:
             ],
             "ungraded": [_ungraded_content(estimate) for estimate in self.ungraded],
         }
-        return result_json(content, source)
-
-    def html(self, command: str = "calibrant card") -> str:
-        """Return the page."""
-        from calibrant.language_models.cards._page import card_page
-
-        return card_page(self, command)
-
-    def save(self, path: str | Path) -> None:
-        """Write the page (.html) or the numbers (.json)."""
-        writers: dict[str, Callable[[], str]] = {".html": self.html, ".json": self.json}
-        write_by_suffix(path, writers)
 
 
 def card(

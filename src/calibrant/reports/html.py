@@ -6,18 +6,22 @@ instead of running them. The page loads nothing from the network and is complete
 
 import hashlib
 import json
+import platform
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache, partial
 from importlib.resources import files
 from typing import Any, LiteralString
 
+import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from calibrant._core.text import MAX_TEXT_CHARACTERS, abbreviate, escape_invisible, isolate_right_to_left
+from calibrant._core.version import __version__
 
 
 @dataclass(frozen=True)
@@ -190,15 +194,24 @@ def details(summary: str, body: Markup) -> Markup:
 @cache
 def _read_asset(name: str) -> Markup:
     """Return the text of a file of this package, such as the style sheet, to be inserted without escapes."""
-    return Markup(files("calibrant.reports.elements").joinpath(name).read_text("utf-8"))
+    return Markup(files("calibrant.reports").joinpath(name).read_text("utf-8"))
 
 
 @cache
 def _template(name: str) -> Template:
     """Return a template of this package, which escapes all texts and fails for undefined names."""
     environment = Environment(
-        loader=PackageLoader("calibrant.reports.elements", "."), autoescape=True, undefined=StrictUndefined
+        loader=PackageLoader("calibrant.reports", "."), autoescape=True, undefined=StrictUndefined
     )
     shorten = partial(abbreviate, limit=MAX_TEXT_CHARACTERS)
     environment.filters |= {"typeset": typeset, "breakable": breakable, "shorten": shorten}
     return environment.get_template(name)
+
+
+def version_facts(command: str) -> dict[str, str]:
+    """Return command, versions and time of the report."""
+    return {
+        "command": command,
+        "versions": f"calibrant {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+        "created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }

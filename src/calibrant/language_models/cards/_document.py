@@ -1,66 +1,56 @@
-"""The page of a card."""
+"""What a card says."""
 
-import json
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import quote
-
-from markupsafe import Markup
 
 from calibrant._core.text import display_name, format_percent, format_percent_range
 from calibrant.language_models import CONVENTIONS, Bounds, PublishedValue
 from calibrant.language_models.cards._numbers import MIN_TIE_RANGE, NO_RANKS, Ranking, UngradedAnswers
 from calibrant.metrics import Interval
-from calibrant.reports import elements as report
+from calibrant.reports.diagrams import reliability_figure
+from calibrant.reports.document import Document, Fold, Note, Paragraph, Part, Picture, Section, SideBySide, Table
 
 if TYPE_CHECKING:
     from calibrant.language_models.cards._card import Card, ModelCard
 
 MAX_DIAGRAMS = 12
+MAX_TEXT_SUBJECTS = 8
 
 
-def card_page(card: "Card", command: str) -> str:
-    """Return the HTML page of a card."""
+def card_document(card: "Card") -> Document:
+    """Return what a card says: the tables of all models, their reliability diagrams, and how logs were read."""
     models = card.models
     without_grades = [estimate for estimate in card.ungraded if not estimate.graded]  # these are not in `models`
     num_models = len(models) + len(without_grades)
     num_answers = sum(model.answers for model in models) + sum(estimate.ungraded for estimate in without_grades)
-    lead = (
+    note = (
         f"{num_answers:,} answers of {num_models} model{'s' if num_models > 1 else ''}. Intervals hold with "
         f"probability {100 * card.level:g} %; every question counts once, whatever its number of repeats."
     )
-    sections: list[report.Section] = []
-    if card.ungraded:
-        sections.append(report.Section("Answers without a grade", _ungraded(card.ungraded)))
-    if models:
-        sections += _model_sections(card)
-    return report.page(card.title, lead, sections, report.version_facts(command), kicker="Calibration card")
+    sections = [Section("Answers without a grade", _ungraded(card.ungraded))] if card.ungraded else []
+    sections += _model_sections(card) if models else []
+    return Document("Calibration card", card.title, notes=[note], sections=sections, numbers=card.numbers())
 
 
-def _model_sections(card: "Card") -> list[report.Section]:
+def _model_sections(card: "Card") -> list[Section]:
     """Return the sections on models with graded answers, without ranks or subjects if there are none."""
     models = card.models
-    bodies = {
-        "Accuracy and calibration": _summary(models),
-        "Reliability": _diagrams(models),
-        "Ranks": _ranks(card.rankings) or (report.note(NO_RANKS) if len(models) > 1 else Markup()),
-        "Published conventions": _conventions(models),
-        "Accuracy of the most confident answers": _coverage(models),
-        "Answer, or say nothing": _policies(models),
-        "Subjects": _subjects(models),
-        "How the logs were read": _notes(models),
-    }
-    return [report.Section(heading, body) for heading, body in bodies.items() if body]
+    no_ranks: list[Part] = [Note(NO_RANKS)] if len(models) > 1 else []
+    sections = [
+        Section("Accuracy and calibration", _summary(models)),
+        Section("Reliability", _diagrams(models), is_detail=True),
+        Section("Ranks", _ranks(card.rankings) or no_ranks),
+        Section("Published conventions", _conventions(models)),
+        Section("Accuracy of the most confident answers", [_coverage(models)]),
+        Section("Answer, or say nothing", [_policies(models)]),
+        Section("Subjects", _subjects(models)),
+        Section("How the logs were read", _notes(models), is_detail=True),
+    ]
+    return [section for section in sections if section.parts]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, note: str = "") -> Markup:
-    """Return a table whose row names may break, with a note below it if there is one."""
-    table = report.table(head, rows, caption=caption, long_row_names=True)
-    return table + report.note(note) if note else table
-
-
-def _ungraded(estimates: Sequence[UngradedAnswers]) -> Markup:
+def _ungraded(estimates: Sequence[UngradedAnswers]) -> list[Part]:
     """Return the estimates for models with ungraded answers, what they mean, and the answers to grade next."""
     head = ["model", "graded", "not graded", "mean confidence", "accuracy of all", "confidence − accuracy"]
     rows = [
@@ -74,31 +64,19 @@ def _ungraded(estimates: Sequence[UngradedAnswers]) -> Markup:
         ]
         for estimate in estimates
     ]
-    sentences = [_paragraph(estimate.name, estimate.sentence) for estimate in estimates]
-    table = _table(head, rows, "answers without a grade")
-    return report.join_html([table, *sentences, *map(_answers_to_grade, estimates)])
+    sentences = [Paragraph(estimate.sentence, display_name(estimate.name)) for estimate in estimates]
+    return [Table("answers without a grade", head, rows), *sentences, *map(_answers_to_grade, estimates)]
 
 
-def _paragraph(name: str, text: str) -> Markup:
-    """Return text on a model, after its name in bold."""
-    return report.render("<p><strong>{}</strong> {}</p>", display_name(name), text)
+def _answers_to_grade(estimate: UngradedAnswers) -> Fold:
+    """Return the answers to grade next, folded, as a table that can be downloaded."""
+    rows = [[display_name(question), display_name(task)] for task, question in estimate.grade_next]
+    note = "Grade them in this order, and stop when you like: the first of them are a random sample too."
+    summary = f"{display_name(estimate.name)}: {len(rows):,} answers to grade next"
+    return Fold(summary, [Table("answers to grade", ["question", "task"], rows, note=note)])
 
 
-def _answers_to_grade(estimate: UngradedAnswers) -> Markup:
-    """Return the answers to grade next, folded, with a link that downloads them as JSON."""
-    content = json.dumps([{"task": task, "question": question} for task, question in estimate.grade_next])
-    return report.render(
-        "<details><summary>{}: {} answers to grade next</summary><p>Grade them in this order, and stop when you like: "
-        'the first of them are a random sample too. <a href="{}" download="answers_to_grade.json">Download the list</a>'
-        "</p><p>{}</p></details>",
-        display_name(estimate.name),
-        f"{len(estimate.grade_next):,}",
-        "data:application/json," + quote(content),
-        ", ".join(display_name(question) for _, question in estimate.grade_next),
-    )
-
-
-def _summary(models: "Sequence[ModelCard]") -> Markup:
+def _summary(models: "Sequence[ModelCard]") -> list[Part]:
     """Return two tables with a row per model, one of answers and accuracy, and one of calibration."""
     head = ["model", "answers", "without a confidence", "not answered", "accuracy", "confidence − accuracy"]
     answers = [
@@ -130,46 +108,46 @@ def _summary(models: "Sequence[ModelCard]") -> Markup:
         "an ECE up to the value “if calibrated” by chance. The Brier score and AUROC take confidences as probabilities "
         "of a right answer; AUROC tells how well they separate right from wrong answers."
     )
-    return _table(head, answers, "answers") + _table(calibration_head, calibration, "calibration", text)
+    return [Table("answers", head, answers), Table("calibration", calibration_head, calibration, note=text)]
 
 
-def _diagrams(models: "Sequence[ModelCard]") -> Markup:
+def _diagrams(models: "Sequence[ModelCard]") -> list[Part]:
     """Return the reliability diagrams of the first `MAX_DIAGRAMS` models."""
-    figures = report.join_html(map(_diagram, models[:MAX_DIAGRAMS]))
     text = "Blue: accuracy by stated confidence. Red: the gap to the confidence. Fainter bars have fewer answers."
     num_hidden = len(models) - MAX_DIAGRAMS
     if num_hidden > 0:
         text += f" {num_hidden} more models are not drawn."
-    return report.render('<div class="figures">{}</div>', figures) + report.note(text)
+    return [SideBySide([_diagram(model) for model in models[:MAX_DIAGRAMS]]), Note(text)]
 
 
-def _diagram(model: "ModelCard") -> Markup:
+def _diagram(model: "ModelCard") -> Picture:
     """Return the reliability diagram of a model."""
     name = display_name(model.name)
-    return report.reliability_figure(model.predictions, f"Reliability diagram of {name}: {model.headline}.", name)
+    return reliability_figure(model.predictions, f"Reliability diagram of {name}: {model.headline}.", name)
 
 
-def _ranks(rankings: Sequence[Ranking]) -> Markup:
+def _ranks(rankings: Sequence[Ranking]) -> list[Part]:
     """Return a table of ranks for each score."""
-    parts: list[Markup] = []
+    parts: list[Part] = []
     for ranking in rankings:
         rows = [[display_name(row.model), f"{row.score:.4f}", row.ranks_text] for row in ranking.rows]
         explanation = (
             f"Paired on {ranking.questions:,} questions that all models answered. All ranks lie in their intervals "
             f"with probability {100 * ranking.level:g} %."
         )
-        parts.append(_table(["model", ranking.title, "rank"], rows, f"ranks by {ranking.title}", explanation))
-    return report.join_html(parts)
+        head = ["model", ranking.title, "rank"]
+        parts.append(Table(f"ranks by {ranking.title}", head, rows, note=explanation))
+    return parts
 
 
-def _conventions(models: "Sequence[ModelCard]") -> Markup:
+def _conventions(models: "Sequence[ModelCard]") -> list[Part]:
     """Return the published conventions, their bounds over missing confidences, and definitions.
 
     Models with fractional scores are left out. If no model remains, say why.
     """
     models = [m for m in models if m.conventions]
     if not models:
-        return report.note("Published conventions take scores 0 or 1, not fractional ones.")
+        return [Note("Published conventions take scores 0 or 1, not fractional ones.")]
     titles = {name: convention.title for name, convention in CONVENTIONS.items()}
     rows = [[display_name(m.name), *map(_convention_text, m.conventions.values())] for m in models]
     bound_titles = {"signed_gap": "confidence − accuracy", "brier": "Brier"} | titles
@@ -186,12 +164,11 @@ def _conventions(models: "Sequence[ModelCard]") -> Markup:
         "least and the greatest value over everything that the missing confidences could have been. Bounds marked "
         "(outer) contain these two values, and can be wider."
     )
-    parts = [
-        _table(["model", *titles.values()], rows, "published conventions", explanation),
-        _table(bound_head, bound_rows, "bounds over missing confidences"),
-        report.details("Definitions and sources", _table(definition_head, definitions, "definitions")),
+    return [
+        Table("published conventions", ["model", *titles.values()], rows, note=explanation),
+        Table("bounds over missing confidences", bound_head, bound_rows),
+        Fold("Definitions and sources", [Table("definitions", definition_head, definitions)]),
     ]
-    return report.join_html(parts)
 
 
 def _convention_text(value: PublishedValue) -> str:
@@ -207,7 +184,7 @@ def _bounds_text(bounds: Bounds) -> str:
     return f"{bounds.low:.4f} to {bounds.high:.4f}{'' if bounds.is_exact else ' (outer)'}"
 
 
-def _coverage(models: "Sequence[ModelCard]") -> Markup:
+def _coverage(models: "Sequence[ModelCard]") -> Table:
     """Return the table of accuracy at coverage. The name of a model stands in its first row."""
     head = ["model", "answers", "confidence from", "accuracy"]
     rows = [
@@ -224,10 +201,10 @@ def _coverage(models: "Sequence[ModelCard]") -> Markup:
         "Each row has the most confident of the answers that have a confidence. Answers of equal confidence belong "
         "together. The limits of a model hold for all shares at once."
     )
-    return _table(head, rows, "accuracy at coverage", text)
+    return Table("accuracy at coverage", head, rows, note=text)
 
 
-def _policies(models: "Sequence[ModelCard]") -> Markup:
+def _policies(models: "Sequence[ModelCard]") -> Table:
     """Return the table of mean scores if only questions with a confidence of at least t are answered.
 
     Only the first row of a model has its name.
@@ -249,29 +226,29 @@ def _policies(models: "Sequence[ModelCard]") -> Markup:
         "1, no answer 0, a wrong answer −t / (1 − t). With true confidences no other rule is better, and the score is "
         "never below 0 or the score of always answering, up to chance."
     )
-    return _table(head, rows, "score by smallest confidence t", text)
+    return Table("score by smallest confidence t", head, rows, note=text)
 
 
-def _subjects(models: "Sequence[ModelCard]") -> Markup:
+def _subjects(models: "Sequence[ModelCard]") -> list[Part]:
     """Return a table of subjects for each model that has them, folded if there are several models, else nothing."""
     head = ["subject", "questions", "accuracy", "confidence", "confidence − accuracy"]
-    parts: list[Markup] = []
+    parts: list[Part] = []
     for m in [model for model in models if model.subjects]:
         name, rows = display_name(m.name), list[list[str]]()
         for s in m.subjects:
             accuracy, confidence = format_percent(s.accuracy, 1), format_percent(s.confidence, 1)
             rows.append([display_name(s.name), f"{s.questions:,}", accuracy, confidence, _percents(s.gap)])
         highlighted = [s.gap.low > 0 or s.gap.high < 0 for s in m.subjects]
-        body = report.table(head, rows, caption=f"subjects of {name}", highlighted=highlighted, long_row_names=True)
-        parts.append(body if len(models) == 1 else report.details(name, body))
+        table = Table(f"subjects of {name}", head, rows, marked=highlighted, max_text_rows=MAX_TEXT_SUBJECTS)
+        parts.append(table if len(models) == 1 else Fold(name, [table]))
     text = "Marked subjects have a gap beyond chance; the intervals of all subjects of a model hold together."
-    return report.join_html([*parts, report.note(text)] if parts else [])
+    return [*parts, Note(text)] if parts else []
 
 
-def _notes(models: "Sequence[ModelCard]") -> Markup:
+def _notes(models: "Sequence[ModelCard]") -> list[Part]:
     """Return the remarks on how each log was read, or that there are none."""
-    parts = [_paragraph(model.name, " ".join(model.notes)) for model in models if model.notes]
-    return report.join_html(parts) if parts else report.note("No remarks.")
+    parts = [Paragraph(" ".join(model.notes), display_name(model.name)) for model in models if model.notes]
+    return [*parts] if parts else [Note("No remarks.")]
 
 
 def _percents(x: Interval) -> str:

@@ -1,0 +1,135 @@
+"""What a result says, as data: a title, answers, tables, pictures and notes. How it looks is decided elsewhere."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Answer", "Code", "Control", "Document", "Fold", "HoverPoint", "Note", "Paragraph", "Part", "Picture"]
+__all__ += ["Section", "SideBySide", "Table", "Tile"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question that the result answers, with its answer in a few sentences."""
+
+    question: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts below headings. The first cell of a row is its name."""
+
+    caption: str  # what the rows are, for the heading in text, for screen readers and downloads
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    marked: Sequence[bool] = ()  # rows that stand out
+    bold: Sequence[Sequence[bool]] = ()  # cells after the name of the row that stand out
+    headings: Mapping[int, str] = field(default_factory=dict[int, str])  # above the row of an index
+    note: str = ""  # how to read the table
+    max_text_rows: int | None = None  # more are counted in text, and shown on the page
+
+
+@dataclass(frozen=True)
+class HoverPoint:
+    """A point of a picture in the coordinates of its axes, with its text."""
+
+    x: float
+    y: float
+    text: str
+    axes: int = 0  # index of the axes in the figure
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that is drawn when a page is made."""
+
+    draw: "Callable[[Figure], object]"
+    alt_text: str
+    caption: str = ""
+    detail: str = ""  # small text below the caption
+    size: tuple[float, float] = (3.0, 3.0)  # inches
+    hover_points: Sequence[HoverPoint] = ()  # default: the points of labeled lines
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph, which may begin with a name."""
+
+    text: str
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Note:
+    """A small explanation."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines to copy."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Control:
+    """Numbers of an interactive control, which the script of a page builds."""
+
+    kind: str
+    content: Any
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Parts that are folded away on a page."""
+
+    summary: str
+    parts: "Sequence[Part]"
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Parts that stand beside each other where there is room."""
+
+    parts: "Sequence[Part]"
+
+
+Part = Table | Picture | Paragraph | Note | Code | Control | Fold | SideBySide
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with its parts. Text and notebooks show the tables of the sections that are not details."""
+
+    heading: str
+    parts: Sequence[Part]
+    is_detail: bool = False
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A key number of a page."""
+
+    name: str
+    value: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Document:
+    """Everything that a result says. The answer comes first: title, answers, notes, then sections."""
+
+    kind: str  # of result, such as "Drift"
+    title: str  # the answer in a few words
+    answers: Sequence[Answer] = ()
+    notes: Sequence[str] = ()  # sentences on the data and on what was assumed
+    sections: Sequence[Section] = ()
+    tiles: Sequence[Tile] = ()
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])  # how it was computed
+    numbers: Mapping[str, Any] = field(default_factory=dict[str, Any])  # for programs, of builtin types

@@ -1,0 +1,110 @@
+"""A document as text of at most 80 columns."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from calibrant._core.text import cut_middle, escape_invisible
+from calibrant.reports.document import Document, Fold, Part, SideBySide, Table
+
+COLUMNS = 80
+MAX_NAME = 32  # characters of the name of a row
+GAP = "  "
+
+
+class Line(NamedTuple):
+    """A line with its style in a terminal: "bold", "dim" or plain."""
+
+    text: str
+    style: str = ""
+
+
+def render_text(document: Document) -> str:
+    """Return a document as plain text."""
+    return "\n".join(line.text for line in text_lines(document))
+
+
+def text_lines(document: Document) -> list[Line]:
+    """Return the lines of a document: title, answers, notes, then the tables that are no details."""
+    blocks = [[Line(text, "bold") for text in _wrap(document.title)]]
+    blocks += [_answer_lines(answer.question, answer.text) for answer in document.answers]
+    blocks += [[Line(text, "dim") for text in _wrap(note)] for note in document.notes]
+    lines = [line for block in blocks for line in block]
+    for section in document.sections:
+        if not section.is_detail:
+            for table in _tables(section.parts):
+                lines += [Line(""), *_table_lines(table)]
+    return [Line(escape_invisible(line.text).rstrip(), line.style) for line in lines]
+
+
+def _wrap(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, COLUMNS, subsequent_indent=indent, break_long_words=False) or [""]
+
+
+def _answer_lines(question: str, text: str) -> list[Line]:
+    """Return a question and its answer, which begins on the same line."""
+    return [Line(line) for line in _wrap(f"{question} {text}", indent=GAP)]
+
+
+def _tables(parts: Sequence[Part]) -> Iterator[Table]:
+    """Yield the tables among parts, also those beside each other, but not folded ones."""
+    for part in parts:
+        if isinstance(part, Table):
+            yield part
+        elif isinstance(part, SideBySide) and not isinstance(part, Fold):
+            yield from _tables(part.parts)
+
+
+def _table_lines(table: Table) -> list[Line]:
+    """Return the lines of a table. One that is too wide goes on below, with the names of its rows again."""
+    limit = len(table.rows) if table.max_text_rows is None else table.max_text_rows
+    rows = [[cut_middle(row[0], MAX_NAME), *row[1:]] for row in table.rows[:limit]]
+    name_width = max(len(cell) for cell in (table.head[0], *(row[0] for row in rows)))
+    lines: list[Line] = []
+    for columns in _blocks(table.head, rows, COLUMNS - name_width - 2):
+        lines += [Line("")] if lines else []
+        lines += _block_lines(table, rows, columns, name_width)
+    if (hidden := len(table.rows) - len(rows)) > 0:
+        lines.append(Line(f"  ({hidden:,} more)", "dim"))
+    return lines
+
+
+def _blocks(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+    """Divide the columns after the first into blocks that fit into a width."""
+    blocks: list[list[int]] = [[]]
+    used = 0
+    for j in range(1, len(head)):
+        column = len(GAP) + _width(head, rows, j)
+        if used + column > width and blocks[-1]:
+            blocks.append([])
+            used = 0
+        blocks[-1].append(j)
+        used += column
+    return blocks
+
+
+def _width(head: Sequence[str], rows: Sequence[Sequence[str]], j: int) -> int:
+    return max(len(head[j]), *(len(row[j]) for row in rows if j < len(row)), 0)
+
+
+def _is_words(cell: str) -> bool:
+    """Whether a cell holds words and no number."""
+    return cell[:1].isalpha() and cell not in ("inf", "nan")
+
+
+def _block_lines(table: Table, rows: Sequence[Sequence[str]], columns: Sequence[int], name_width: int) -> list[Line]:
+    """Return the head and the rows of some columns; marked rows begin with a star."""
+    widths = {j: _width(table.head, rows, j) for j in columns}
+    words = {j for j in columns if any(_is_words(row[j]) for row in rows if j < len(row))}  # such columns align left
+
+    def line(cells: Sequence[str], mark: str) -> str:
+        texts = [f"{cells[j] if j < len(cells) else '':{'<' if j in words else '>'}{widths[j]}}" for j in columns]
+        return f"{mark} {cells[0]:{name_width}}" + "".join(GAP + text for text in texts)
+
+    lines = [Line(line(table.head, " "), "dim")]
+    for i, row in enumerate(rows):
+        if i in table.headings:
+            lines.append(Line(f"  {table.headings[i]}", "dim"))
+        is_marked = bool(table.marked) and table.marked[i]
+        lines.append(Line(line(row, "*" if is_marked else " "), "bold" if is_marked else ""))
+    return lines

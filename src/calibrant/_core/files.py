@@ -149,6 +149,15 @@ def is_exception(error: BaseException) -> bool:
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
+def encode_nonfinite(value: Any) -> Any:
+    """Replace NaN by None and infinities by "inf" and "-inf", which JSON has no numbers for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    if isinstance(value, Mapping):
+        return {key: encode_nonfinite(item) for key, item in value.items()}
+    return [encode_nonfinite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def check_suffix(path: Path, suffixes: Collection[str]) -> None:
     """Raise `InputError`, which suggests the first suffix, unless a file name ends in one of the suffixes."""
     if path.suffix not in suffixes:

@@ -5,11 +5,11 @@ Both return a result that prints, shows itself in a notebook, and saves itself a
 """
 
 from calibrant.assessment._apply import apply_to_file
-from calibrant.assessment._assess import Assessment, assess
+from calibrant.assessment._assess import assess
 from calibrant.assessment._candidates import DEFAULT_CALIBRATORS, load_checked_calibrator
-from calibrant.assessment._measure import Measurement, measure, summarize
+from calibrant.assessment._measure import measure, summarize
 from calibrant.assessment._mistakes import Mistake
-from calibrant.assessment._results import Row
+from calibrant.assessment._results import Assessment, Measurement, Row
 from calibrant.assessment._serialize import calibrator_source, data_source
 
 __all__ = ["DEFAULT_CALIBRATORS", "Assessment", "Measurement", "Mistake", "Row", "apply_to_file", "assess"]

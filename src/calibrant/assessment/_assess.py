@@ -1,12 +1,9 @@
 """Fit calibrators on some predictions, evaluate them on others, and select one without looking at the evaluation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from calibrant import calibrators as calibrators_
-from calibrant._core.files import atomic_write, write_by_suffix
 from calibrant._core.kernels.threads import thread_limit
 from calibrant.assessment._candidates import CandidateCalibrator, Progress, apply_calibrator
 from calibrant.assessment._choice import Choice, choose_calibrator, held_out_nll
@@ -18,61 +15,15 @@ from calibrant.assessment._evaluation import (
     measure_as_planned,
 )
 from calibrant.assessment._label_remarks import fitting_remarks
-from calibrant.assessment._measure import Measurement
 from calibrant.assessment._plan import EvaluationData, Plan, keep_applicable, plan_assessment
-from calibrant.assessment._results import AssessmentData
+from calibrant.assessment._results import Assessment
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, check_tolerance
-from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.metrics import Comparison, allow_for_cross_fitting
 from calibrant.predictions import Predictions
 
 DEFAULT_FOLDS = 5
 LEVEL = 0.90  # of the intervals of changes
 ACCURACY_PRESERVING_AUTO = "Auto(accuracy_preserving=True)"  # shown beside an Auto that loses accuracy
-
-
-class Assessment(AssessmentData):
-    """The effect of every calibrator on predictions that it was not fitted on.
-
-    Print it, show it in a notebook, or save it as .html, .json or, for the selected calibrator alone, .safetensors.
-    """
-
-    uncalibrated: Measurement
-    measurements: Mapping[str, Measurement]
-
-    def html(self, facts: Mapping[str, str] | None = None, calibrator_path: str | Path | None = None) -> str:
-        """Return a self-contained HTML report.
-
-        Args:
-            facts: Names and values to list at the end of the report.
-            calibrator_path: File of the selected calibrator, for the instructions in the report.
-        """
-        from calibrant.assessment.sections import assessment_page
-
-        return assessment_page(self, facts or {}, calibrator_path)
-
-    def save(self, path: str | Path) -> None:
-        """Write the report (.html), all numbers (.json), or the selected calibrator (.safetensors)."""
-        if Path(path).suffix == CALIBRATOR_SUFFIX:
-            with atomic_write(path) as draft:
-                calibrators_.save(self.best, draft, fitted_on=self.fitting_data)
-        else:  # the writer for calibrators is never called: it lists their suffix in the error for others
-            write_by_suffix(path, {".html": self.html, ".json": self.json, CALIBRATOR_SUFFIX: str})
-
-    def __rich__(self) -> Any:
-        from calibrant.assessment._terminal import assessment_text
-
-        return assessment_text(self)
-
-    def __str__(self) -> str:
-        from calibrant.assessment._terminal import render_plain_text
-
-        return render_plain_text(self)
-
-    def _repr_html_(self) -> str:
-        from calibrant.assessment.sections import assessment_notebook_html
-
-        return assessment_notebook_html(self)
 
 
 def assess(

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from markupsafe import Markup
 from torch import Tensor
 
 from calibrant import metrics
@@ -14,14 +13,14 @@ from calibrant._core.kernels.bins import Bins, equal_width_edges
 from calibrant._core.text import format_percent
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
 from calibrant.assessment._mistakes import Mistake, mistakes_by_class
-from calibrant.assessment._results import AssessmentData, MeasurementData, Row
-from calibrant.assessment.expert_text import capitalize, format_level
+from calibrant.assessment._results import Assessment, Measurement, Row
+from calibrant.assessment._sentences import capitalize, format_level
 from calibrant.calibrators import Temperature
 from calibrant.metrics import Interval
 from calibrant.metrics.curves import frequency_limits, precision_limits
 from calibrant.metrics.tables import Classes, thresholds_of
 from calibrant.predictions import Predictions
-from calibrant.reports.html import control_data
+from calibrant.reports.document import Control
 
 UNCALIBRATED, AS_MEASURED = "uncalibrated", "as measured"  # before `measure`, a calibrator may have been applied
 GRID_LOG2_RANGE = -2, 2  # temperatures from 1/4 to 4
@@ -52,7 +51,7 @@ def slider_temperatures(num_elements: int, max_elements: int) -> list[float]:
     return []
 
 
-def assessment_temperature_control(assessment: AssessmentData) -> Markup:
+def assessment_temperature_control(assessment: Assessment) -> list[Control]:
     """Return the temperature slider and the menu of calibrators."""
     temperatures = {
         name: float(c.temperature) for name, c in assessment.calibrators.items() if isinstance(c, Temperature)
@@ -68,7 +67,7 @@ def assessment_temperature_control(assessment: AssessmentData) -> Markup:
     )
 
 
-def measurement_temperature_control(measurement: MeasurementData) -> Markup:
+def measurement_temperature_control(measurement: Measurement) -> list[Control]:
     """Return the temperature slider."""
     return _temperature_control(
         measurement, AS_MEASURED, menu={}, fitted_temperatures={}, max_logits=MAX_MEASUREMENT_LOGITS
@@ -76,13 +75,13 @@ def measurement_temperature_control(measurement: MeasurementData) -> Markup:
 
 
 def _temperature_control(
-    uncalibrated: MeasurementData,
+    uncalibrated: Measurement,
     label: str,
     *,
-    menu: Mapping[str, MeasurementData],
+    menu: Mapping[str, Measurement],
     fitted_temperatures: Mapping[str, float],
     max_logits: int,
-) -> Markup:
+) -> list[Control]:
     """Return the slider of temperatures and the menu of calibrators, or nothing without either.
 
     There is no slider if the predictions are not in memory or too many, and no menu with fewer than two measurements.
@@ -100,7 +99,7 @@ def _temperature_control(
         temperatures = slider_temperatures(uncalibrated.n * uncalibrated.k, max_logits)
     has_menu = len(menu) > 1
     if not temperatures and not has_menu:
-        return Markup()
+        return []
     start = len(temperatures) // 2  # the grid is symmetric around T = 1
     button_labels = {start: f"{label}: T = 1"}
     for name, t in fitted_temperatures.items():
@@ -116,7 +115,7 @@ def _temperature_control(
         "steps": [_temperature_step(uncalibrated, t, button_labels.get(i, "")) for i, t in enumerate(temperatures)],
         "maps": [_calibrator_step(name, measurement) for name, measurement in menu.items()] if has_menu else [],
     }
-    return control_data("temperature", content)
+    return [Control("temperature", content)]
 
 
 def _nearest_index(temperatures: Sequence[float], t: float) -> int:
@@ -124,7 +123,7 @@ def _nearest_index(temperatures: Sequence[float], t: float) -> int:
     return min(range(len(temperatures)), key=lambda i: abs(math.log(temperatures[i] / t)))
 
 
-def _temperature_note(uncalibrated: MeasurementData, label: str, *, has_slider: bool, has_menu: bool) -> str:
+def _temperature_note(uncalibrated: Measurement, label: str, *, has_slider: bool, has_menu: bool) -> str:
     """Return the text below the control: how to use the slider, or why there is none, and the menu if there is one."""
     event = uncalibrated.event
     sentences: list[str] = []
@@ -145,7 +144,7 @@ def _temperature_note(uncalibrated: MeasurementData, label: str, *, has_slider: 
     return " ".join(sentences)
 
 
-def _diagram_labels(measurement: MeasurementData) -> dict[str, Any]:
+def _diagram_labels(measurement: Measurement) -> dict[str, Any]:
     """Return the words and settings of a diagram that the script of the page draws."""
     event = measurement.event
     return {
@@ -157,7 +156,7 @@ def _diagram_labels(measurement: MeasurementData) -> dict[str, Any]:
     }
 
 
-def _temperature_step(uncalibrated: MeasurementData, temperature: float, button_label: str) -> dict[str, Any]:
+def _temperature_step(uncalibrated: Measurement, temperature: float, button_label: str) -> dict[str, Any]:
     """Measure predictions at one temperature, in one pass.
 
     Returns:
@@ -182,7 +181,7 @@ def _temperature_step(uncalibrated: MeasurementData, temperature: float, button_
     return step
 
 
-def _calibrator_step(name: str, measurement: MeasurementData) -> dict[str, Any]:
+def _calibrator_step(name: str, measurement: Measurement) -> dict[str, Any]:
     """Return the data of the diagram after a calibrator, as `_temperature_step` does for a temperature."""
     tiles = _tiles(
         measurement["ece"].text,
@@ -205,7 +204,7 @@ def _tiles(ece: str, nll: str, *, mean_confidence: float, frequency: float, floo
     ]
 
 
-def _bin_level(measurement: MeasurementData) -> float | None:
+def _bin_level(measurement: Measurement) -> float | None:
     """Return the level of bin intervals, or None for clusters. These intervals assume independent rows."""
     return None if measurement.clusters else measurement.level
 
@@ -232,7 +231,7 @@ def _to_millionths(share: float) -> int:
 # Thresholds
 
 
-def threshold_control(measurements: Mapping[str, MeasurementData]) -> Markup:
+def threshold_control(measurements: Mapping[str, Measurement]) -> Control:
     """Return the slider of thresholds, with the expected cost of acting where the probability reaches the threshold.
 
     If the event is that a prediction is right, the costs are those of errors and of abstaining below the threshold.
@@ -261,10 +260,10 @@ def threshold_control(measurements: Mapping[str, MeasurementData]) -> Markup:
         "base": None if event.is_confidence else measurement.observed_frequency.value,
         "tables": [{"name": name, "rows": _threshold_rows(m)} for name, m in measurements.items()],
     }
-    return control_data("threshold", content)
+    return Control("threshold", content)
 
 
-def _threshold_rows(measurement: MeasurementData) -> list[list[Any]]:
+def _threshold_rows(measurement: Measurement) -> list[list[Any]]:
     """Return a row per threshold, for acting on the predictions whose probability is at least the threshold.
 
     A row has the threshold; the share of predictions that are acted on, precision and recall; and the texts of three
@@ -292,7 +291,7 @@ def _error_texts(precision: float, low: float, high: float, level: str) -> tuple
 # Classes
 
 
-def class_control(measurements: Mapping[str, MeasurementData], class_tables: Sequence[Classes]) -> Markup:
+def class_control(measurements: Mapping[str, Measurement], class_tables: Sequence[Classes]) -> Control:
     """Return, for the worst classes, the curve before and after calibration and the most confident errors.
 
     There are no errors for predictions that were read in chunks.
@@ -313,16 +312,16 @@ def class_control(measurements: Mapping[str, MeasurementData], class_tables: Seq
         "none": "No error involves this class.",
     }
     head = ["row", "true class", "predicted class", "confidence"]
-    return control_data("classes", {"words": words, "names": list(measurements), "rows": rows, "head": head})
+    return Control("classes", {"words": words, "names": list(measurements), "rows": rows, "head": head})
 
 
-def _mistake_cells(measurement: MeasurementData, m: Mistake) -> list[str]:
+def _mistake_cells(measurement: Measurement, m: Mistake) -> list[str]:
     """Return the cells of a wrong prediction: row, true class, predicted class and confidence."""
     name = measurement.class_name
     return [str(m.row), name(m.label), name(m.predicted), format_percent(m.probability)]
 
 
-def _class_bin_rows(class_bins: Tensor, measurement: MeasurementData) -> list[list[int]]:
+def _class_bin_rows(class_bins: Tensor, measurement: Measurement) -> list[list[int]]:
     """Return the bins of the reliability diagram of one class as `_bin_rows` does.
 
     Args:

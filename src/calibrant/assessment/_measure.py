@@ -4,20 +4,17 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from calibrant import calibrators, metrics
-from calibrant._core.files import write_by_suffix
 from calibrant._core.registry import METRICS, Method, check_settings
 from calibrant._core.text import format_percent
 from calibrant._core.types import Count, InputError
 from calibrant.assessment._label_remarks import find_only_class, only_class_remark
-from calibrant.assessment._results import MeasurementData, Row, metric_info
+from calibrant.assessment._results import Measurement, Row, metric_info
 from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict, check_tolerance
-from calibrant.io.tables import to_safe_csv
 from calibrant.metrics import Interval, Summary, declared_metric, fits_summary, noise_floor_name
 from calibrant.metrics.tables import ClassSums
 from calibrant.predictions import EventSelector, Predictions, as_predictions
@@ -27,43 +24,6 @@ from calibrant.predictions.validation import check_level
 DEFAULT_BINS = 15
 NO_NLL_INTERVAL = "no interval: one error at probability 1 would make it infinite"
 MAX_REVERSED_AUROC, MIN_REVERSED_ROWS = 0.1, 20  # an AUROC below, from this many rows, suggests swapped columns
-
-
-class Measurement(MeasurementData):
-    """The metrics of one set of predictions. `measurement["ece"]` is a row.
-
-    Print it, show it in a notebook, or save it as .html, .json or .csv.
-    """
-
-    def html(self, facts: dict[str, str] | None = None) -> str:
-        """Return a self-contained HTML report.
-
-        Args:
-            facts: Names and values to list at the end of the report.
-        """
-        from calibrant.assessment.sections import measurement_page
-
-        return measurement_page(self, facts or {})
-
-    def save(self, path: str | Path) -> None:
-        """Write the report (.html), the numbers (.json) or the table (.csv)."""
-        writers = {".html": self.html, ".json": self.json, ".csv": lambda: to_safe_csv(self.to_polars())}
-        write_by_suffix(path, writers)
-
-    def __rich__(self) -> Any:
-        from calibrant.assessment._terminal import measurement_text
-
-        return measurement_text(self)
-
-    def __str__(self) -> str:
-        from calibrant.assessment._terminal import render_plain_text
-
-        return render_plain_text(self)
-
-    def _repr_html_(self) -> str:
-        from calibrant.assessment.sections import measurement_notebook_html
-
-        return measurement_notebook_html(self)
 
 
 def measure(

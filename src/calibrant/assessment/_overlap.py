@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant._core.kernels.overlap import Overlap, Sketch
 from calibrant._core.text import display_name
 from calibrant._core.types import InputError
-from calibrant.assessment.expert_text import capitalize
+from calibrant.assessment._sentences import capitalize
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import CORRECTNESS
 

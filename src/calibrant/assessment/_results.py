@@ -1,27 +1,30 @@
 """Results as data. Texts, pages and tables are made from the classes in this file."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Literal
 
-from calibrant import metrics
-from calibrant._core.files import provenance
+from calibrant import calibrators, metrics
+from calibrant._core.files import atomic_write, write_by_suffix
 from calibrant._core.kernels.bins import Bins, GroupedScores
 from calibrant._core.kernels.solvers import Certificate
 from calibrant._core.lazy import polars
 from calibrant._core.text import display_name
 from calibrant.assessment._mistakes import Mistake
-from calibrant.assessment._serialize import data_source, encode_nonfinite, serialize_fitted
+from calibrant.assessment._serialize import data_source, serialize_fitted
 from calibrant.assessment._verdict import Verdict
+from calibrant.io.formats import CALIBRATOR_SUFFIX
+from calibrant.io.tables import to_safe_csv
 from calibrant.metrics import Comparison, Difference, Interval, MetricInfo, Summary, tables
 from calibrant.metrics.tables import Classes, Groups
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import EventKind
 from calibrant.predictions.folds import num_units
+from calibrant.reports import Document, Result
 
 MIN_GAIN_ERRORS = 2 / 3  # gain of a calibrator that is selected, in standard errors that allow for shared data
 REFINEMENT_MEANING = "NLL that remains after cross-fitted calibration"
@@ -104,8 +107,11 @@ def metric_info(event: EventKind, name: str) -> MetricInfo:
 
 
 @dataclass(frozen=True, eq=False)
-class MeasurementData:
-    """The table of metrics in reading order, and the data behind it."""
+class Measurement(Result):
+    """The metrics of one set of predictions, and the data behind them. `measurement["ece"]` is a row.
+
+    Print it, show it in a notebook, or save it as .html, .json or .csv.
+    """
 
     source: Predictions | Summary = field(repr=False)
     bins: int
@@ -176,7 +182,7 @@ class MeasurementData:
             return None
         return tables.groups(self.source, bins=self.bins, level=self.level, by="row_groups")
 
-    def with_row_groups(self) -> "MeasurementData | None":
+    def with_row_groups(self) -> "Measurement | None":
         """Return this measurement with the row groups as its groups, or None without row groups."""
         if self.row_groups is None:
             return None
@@ -256,27 +262,35 @@ class MeasurementData:
         """Describe the measured data for the provenance. Data read in chunks have no digest."""
         return data_source(role, self.source if isinstance(self.source, Predictions) else None, n=self.n)
 
-    def json(self, source: Mapping[str, Any] | None = None) -> str:
-        """Return all numbers as JSON, with null for missing numbers and "inf" for infinity.
+    def document(self) -> Document:
+        """Return the verdict, its evidence, and the tables and pictures of metrics, groups, classes and thresholds."""
+        from calibrant.assessment._document import measurement_document
 
-        Args:
-            source: Entries that replace those of the block "provenance" (version, time, data, calibrators).
-        """
+        return measurement_document(self)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return all numbers as builtin types."""
         optional = {
             "clusters": self.clusters or None,
             "classes": self.names,
             "groups": None if self.groups is None else self.groups.records(),
             "row_groups": None if self.row_groups is None else self.row_groups.records(),
         }
-        content: dict[str, Any] = {
+        return {
             **{"n": self.n, "k": self.k, "judged": self.event.title, "bins": self.bins, "level": self.level},
             **{key: value for key, value in optional.items() if value is not None},
             "results": _without_groups(self.records()),
             "verdict": asdict(self.verdict),
             "notes": list(self.remarks),
-            "provenance": provenance(source, data=[self.describe_source("measured")], calibrators=[]),
         }
-        return json.dumps(encode_nonfinite(content), indent=1, allow_nan=False) + "\n"
+
+    def sources(self) -> dict[str, Any]:
+        """Describe the measured data."""
+        return {"data": [self.describe_source("measured")], "calibrators": []}
+
+    def writers(self) -> dict[str, Callable[[], str]]:
+        """Return the writers of the page, the numbers and the table of metrics (.csv)."""
+        return super().writers() | {".csv": lambda: to_safe_csv(self.to_polars())}
 
 
 def _without_groups(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -285,11 +299,14 @@ def _without_groups(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, eq=False)
-class AssessmentData:
-    """Measurements of every calibrator on predictions that it was not fitted on, and the selected calibrator."""
+class Assessment(Result):
+    """The effect of every calibrator on predictions that it was not fitted on, and the selected calibrator.
 
-    uncalibrated: MeasurementData
-    measurements: Mapping[str, MeasurementData]  # by calibrator
+    Print it, show it in a notebook, or save it as .html, .json or, for the selected calibrator alone, .safetensors.
+    """
+
+    uncalibrated: Measurement
+    measurements: Mapping[str, Measurement]  # by calibrator
     metrics: tuple[str, ...]  # metrics that compare the calibrators
     calibrators: dict[str, Any]  # fitted on all fitting data, or loaded
     chosen_name: str
@@ -332,7 +349,7 @@ class AssessmentData:
         return self.chosen_name in nll and nll[self.chosen_name] == min(nll.values())
 
     @property
-    def calibrated(self) -> MeasurementData:
+    def calibrated(self) -> Measurement:
         """The measurement after the selected calibrator."""
         return self.measurements[self.chosen_name]
 
@@ -377,12 +394,31 @@ class AssessmentData:
         """Return the fitted parameters and certificate of every calibrator as builtin types."""
         return [{"calibrator": name} | serialize_fitted(fitted) for name, fitted in self.calibrators.items()]
 
-    def json(self, source: Mapping[str, Any] | None = None) -> str:
-        """Return all numbers and fitted parameters as JSON, with null for missing numbers and "inf" for infinity.
+    def document(self, calibrator_path: str | Path | None = None, *, from_command_line: bool = False) -> Document:
+        """Return the answers before and after calibration, the calibrators, and how to apply the selected one.
 
         Args:
-            source: Entries that replace those of the block "provenance" (version, time, data, calibrators).
+            calibrator_path: File of the selected calibrator, if it was saved.
+            from_command_line: Whether instructions are for the command line.
         """
+        from calibrant.assessment._document import assessment_document
+
+        return assessment_document(self, calibrator_path, from_command_line=from_command_line)
+
+    def html(self, facts: Mapping[str, str] | None = None, calibrator_path: str | Path | None = None) -> str:
+        """Return a self-contained HTML page.
+
+        Args:
+            facts: Names and values to list at the end, such as "command".
+            calibrator_path: File of the selected calibrator, for the instructions.
+        """
+        from calibrant.reports.page import render_page
+
+        facts = facts or {}
+        return render_page(self.document(calibrator_path, from_command_line="command" in facts), facts)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return all numbers and fitted parameters as builtin types."""
         infos = {row.name: row.info for measurement in self.measurements.values() for row in measurement}
         content: dict[str, Any] = {
             "chosen": self.chosen_name,
@@ -406,6 +442,17 @@ class AssessmentData:
                 content[key] = records
         content["verdict"] = {"before": asdict(self.uncalibrated.verdict), "after": asdict(self.calibrated.verdict)}
         content["notes"] = list(self.remarks)
+        return content
+
+    def sources(self) -> dict[str, Any]:
+        """Describe the data that calibrators were fitted and judged on."""
         data = [data_source("fitted", self.fitting_data), self.uncalibrated.describe_source("judged")]
-        content["provenance"] = provenance(source, data=data, calibrators=[])
-        return json.dumps(encode_nonfinite(content), indent=1, allow_nan=False) + "\n"
+        return {"data": data, "calibrators": []}
+
+    def save(self, path: str | Path) -> None:
+        """Write the page (.html), all numbers (.json), or the selected calibrator (.safetensors)."""
+        if Path(path).suffix == CALIBRATOR_SUFFIX:
+            with atomic_write(path) as draft:
+                calibrators.save(self.best, draft, fitted_on=self.fitting_data)
+        else:  # the writer for calibrators is never called: it lists their suffix in the error for others
+            write_by_suffix(path, self.writers() | {CALIBRATOR_SUFFIX: str})

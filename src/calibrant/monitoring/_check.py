@@ -126,16 +126,19 @@ class CheckResult(Result):
             else f"The requirement: {parts[0][2:]}",
             notes=(f"{self.n:,} examples; event: {self.event}.", *self.notes),
             sections=[Section("Requirements", [table])],
-            numbers={
-                "status": self.status,
-                "level": self.level,
-                "n": self.n,
-                "event": self.event,
-                "passing_constants": list(self.passing_constants),
-                "conditions": [asdict(condition) for condition in self.conditions],
-                "notes": list(self.notes),
-            },
         )
+
+    def numbers(self) -> dict[str, Any]:
+        """Return all numbers as builtin types."""
+        return {
+            "status": self.status,
+            "level": self.level,
+            "n": self.n,
+            "event": self.event,
+            "passing_constants": list(self.passing_constants),
+            "conditions": [asdict(condition) for condition in self.conditions],
+            "notes": list(self.notes),
+        }
 
     def junit(self) -> str:
         """Return a JUnit XML report: a broken condition is a failure, too little data an error."""

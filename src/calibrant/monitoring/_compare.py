@@ -121,17 +121,20 @@ class CompareResult(Result):
             notes=self.notes,
             sections=[Section("Differences", [table]), reliability_section(models), confidence_section(models)],
             facts={"examples": f"{self.n_old:,} old, {self.n_new:,} new"},
-            numbers={
-                "differs": self.differs,
-                "alpha": self.alpha,
-                "event": self.event,
-                "n_old": self.n_old,
-                "n_new": self.n_new,
-                "paired_by": self.pair.paired_by,
-                "rows": [asdict(row) for row in self.rows],
-                "notes": list(self.notes),
-            },
         )
+
+    def numbers(self) -> dict[str, Any]:
+        """Return all numbers as builtin types."""
+        return {
+            "differs": self.differs,
+            "alpha": self.alpha,
+            "event": self.event,
+            "n_old": self.n_old,
+            "n_new": self.n_new,
+            "paired_by": self.pair.paired_by,
+            "rows": [asdict(row) for row in self.rows],
+            "notes": list(self.notes),
+        }
 
 
 def list_titles(rows: Sequence[ComparedRow]) -> str:

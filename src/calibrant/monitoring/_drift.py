@@ -1,6 +1,7 @@
 """Drift of predictions without labels: tests, and estimated class shares, accuracy, gap and Brier score."""
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from calibrant._core.text import format_percent, format_percent_range
 from calibrant._core.types import InputError
@@ -97,19 +98,22 @@ class DriftResult(Result):
             notes=(*self.notes, *self.assumption_sentences),
             sections=[*estimates, Section("Tests", [tests]), confidence_section(samples)],
             facts={"examples": f"{self.n_reference:,} reference, {self.n_new:,} new"},
-            numbers={
-                "has_drifted": self.has_drifted,
-                "assumption": self.assumption,
-                "label_shift_p_value": self.label_shift_p_value,
-                "alpha": self.alpha,
-                "event": self.event,
-                "n_reference": self.n_reference,
-                "n_new": self.n_new,
-                "rows": [asdict(row) for row in self.rows],
-                "estimates": [asdict(estimate) for estimate in self.estimates],
-                "notes": list(self.notes),
-            },
         )
+
+    def numbers(self) -> dict[str, Any]:
+        """Return all numbers as builtin types."""
+        return {
+            "has_drifted": self.has_drifted,
+            "assumption": self.assumption,
+            "label_shift_p_value": self.label_shift_p_value,
+            "alpha": self.alpha,
+            "event": self.event,
+            "n_reference": self.n_reference,
+            "n_new": self.n_new,
+            "rows": [asdict(row) for row in self.rows],
+            "estimates": [asdict(estimate) for estimate in self.estimates],
+            "notes": list(self.notes),
+        }
 
 
 def drift(

@@ -132,10 +132,9 @@ class WatchVerdict(Result):
                 "epoch": f"{self.epoch}",
                 "alpha": f"{self.alpha:g}",
             },
-            numbers=self._numbers(),
         )
 
-    def _numbers(self) -> dict[str, Any]:
+    def numbers(self) -> dict[str, Any]:
         """Return the fields as builtin types, without limits of tests without rows."""
         content = asdict(self)
         for test in content["tests"]:

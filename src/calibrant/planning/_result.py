@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -89,8 +89,11 @@ class SampleSize(Result):
             title=self.sentence,
             notes=self.assumptions,
             sections=[Section("Power", [picture, table], is_detail=True)],
-            numbers=asdict(self) | {"curve": [asdict(point) | {"error": point.error} for point in self.curve]},
         )
+
+    def numbers(self) -> dict[str, Any]:
+        """Return all numbers as builtin types."""
+        return asdict(self) | {"curve": [asdict(point) | {"error": point.error} for point in self.curve]}
 
     def save(self, path: str | Path) -> None:
         """Write the page (.html), the numbers (.json) or the power curve (.png, .svg, .pdf), by the suffix."""

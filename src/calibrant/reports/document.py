@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Answer", "Code", "Control", "Document", "Fold", "HoverPoint", "Note", "Paragraph", "Part", "Picture"]
+__all__ = [
+    "Answer",
+    "Cell",
+    "Code",
+    "Control",
+    "Document",
+    "Fold",
+    "HoverPoint",
+    "Note",
+    "Paragraph",
+    "Part",
+    "Picture",
+]
 __all__ += ["Section", "SideBySide", "Table", "Tile"]
 
 
@@ -20,17 +32,31 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Cell:
+    """A text with a detail, which is its interval or, of the name of a row, its meaning."""
+
+    text: str
+    detail: str = ""
+    hint: str = ""  # shown on hover
+
+
+Cells = Sequence[str | Cell]
+
+
+@dataclass(frozen=True)
 class Table:
-    """Rows of texts below headings. The first cell of a row is its name."""
+    """Rows of cells below headings. The first cell of a row is its name."""
 
     caption: str  # what the rows are, for the heading in text, for screen readers and downloads
     head: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Cells]
     marked: Sequence[bool] = ()  # rows that stand out
     bold: Sequence[Sequence[bool]] = ()  # cells after the name of the row that stand out
     headings: Mapping[int, str] = field(default_factory=dict[int, str])  # above the row of an index
     note: str = ""  # how to read the table
     max_text_rows: int | None = None  # more are counted in text, and shown on the page
+    max_open_rows: int | None = None  # more are folded on the page
+    last_rows: int = 0  # at the end, such as totals, that are shown in any case
 
 
 @dataclass(frozen=True)
@@ -132,4 +158,3 @@ class Document:
     sections: Sequence[Section] = ()
     tiles: Sequence[Tile] = ()
     facts: Mapping[str, str] = field(default_factory=dict[str, str])  # how it was computed
-    numbers: Mapping[str, Any] = field(default_factory=dict[str, Any])  # for programs, of builtin types

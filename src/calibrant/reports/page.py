@@ -1,13 +1,17 @@
 """A document as a page that stands alone, and as the cell of a notebook."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 
 from markupsafe import Markup
 
+from calibrant._core.registry import METRICS
+from calibrant.metrics import Metric
 from calibrant.reports import html
 from calibrant.reports.document import (
     Answer,
+    Cell,
     Code,
     Control,
     Document,
@@ -44,16 +48,36 @@ def render_cell(document: Document) -> str:
     return html.reveal_hidden_characters(html.join_html(parts))
 
 
+def _cell(cell: str | Cell) -> Markup:
+    """Return a cell, with its detail below it in small letters, and its hint on hover."""
+    if isinstance(cell, str):
+        return html.typeset(cell)
+    text = html.term(cell.text, cell.hint)
+    return html.render("{} <small>{}</small>", text, html.typeset(cell.detail)) if cell.detail else text
+
+
+def explain_terms(text: str) -> Markup:
+    """Return text in which the first use of each abbreviation or name of a metric shows its explanation on hover."""
+    unexplained = {m.term: m.about for m in METRICS.values() if isinstance(m, Metric) and m.term and m.about.lay_phrase}
+    longest_first = sorted(unexplained, key=len, reverse=True)  # a term may be part of another
+    parts: list[Markup] = []
+    for part in re.split(rf"\b({'|'.join(map(re.escape, longest_first))})\b", text):  # terms, and texts between them
+        info = unexplained.pop(part, None)
+        explanation = "" if info is None else f"{info.title}: {info.lay_phrase}; {info.meaning}"
+        parts.append(html.term(part, explanation))
+    return html.join_html(parts)
+
+
 def _answers(answers: Iterable[Answer]) -> Markup:
-    parts = [html.render("<dt>{}</dt><dd>{}</dd>", answer.question, html.typeset(answer.text)) for answer in answers]
+    parts = [html.render("<dt>{}</dt><dd>{}</dd>", answer.question, explain_terms(answer.text)) for answer in answers]
     return html.render('<dl class="answers">{}</dl>', html.join_html(parts))
 
 
 def _tiles(tiles: Iterable[Tile]) -> Markup:
     parts = [
         html.render(
-            '<div><dt>{}</dt><dd>{}<span class="detail">{}</span></dd></div>',
-            html.typeset(tile.name),
+            "<div><dt>{}</dt><dd>{} <small>{}</small></dd></div>",
+            explain_terms(tile.name),
             html.typeset(tile.value),
             html.typeset(tile.detail),
         )
@@ -75,8 +99,8 @@ def _part(part: object) -> Markup:
 @_part.register
 def _(part: Table) -> Markup:
     body = html.table(
-        part.head,
-        part.rows,
+        [explain_terms(text) if text else "" for text in part.head],
+        [[_cell(cell) for cell in row] for row in part.rows],
         bold=part.bold,
         highlighted=part.marked,
         caption=part.caption,

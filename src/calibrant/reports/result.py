@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from calibrant._core.files import null_nonfinite, result_json, write_by_suffix
+from calibrant._core.files import encode_nonfinite, result_json, write_by_suffix
 from calibrant.reports.document import Document
 from calibrant.reports.text import render_text, text_lines
 
@@ -41,12 +41,20 @@ class Result:
         return render_page(self.document(), facts or {})
 
     def json(self, source: Mapping[str, Any] | None = None) -> str:
-        """Return all numbers as JSON, with null for missing and infinite ones.
+        """Return all numbers as JSON, with null for missing numbers and "inf" for infinite ones.
 
         Args:
             source: Entries that replace those of the same name in the block "provenance" (version, time).
         """
-        return result_json(null_nonfinite(dict(self.document().numbers)), source)
+        return result_json(encode_nonfinite(self.numbers()), {**self.sources(), **(source or {})})
+
+    def numbers(self) -> dict[str, Any]:
+        """Return all numbers for programs, as builtin types."""
+        raise NotImplementedError
+
+    def sources(self) -> dict[str, Any]:
+        """Return what the numbers were computed from, for the block "provenance"."""
+        return {}
 
     def writers(self) -> dict[str, Callable[[], str]]:
         """Return the function that returns the text of a file, by suffix."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from calibrant._core.text import cut_middle, escape_invisible
-from calibrant.reports.document import Document, Fold, Part, SideBySide, Table
+from calibrant.reports.document import Cell, Cells, Document, Fold, Part, SideBySide, Table
 
 COLUMNS = 80
 MAX_NAME = 32  # characters of the name of a row
@@ -57,8 +57,7 @@ def _tables(parts: Sequence[Part]) -> Iterator[Table]:
 
 def _table_lines(table: Table) -> list[Line]:
     """Return the lines of a table. One that is too wide goes on below, with the names of its rows again."""
-    limit = len(table.rows) if table.max_text_rows is None else table.max_text_rows
-    rows = [[cut_middle(row[0], MAX_NAME), *row[1:]] for row in table.rows[:limit]]
+    rows = [_row_texts(row) for row in _shown_rows(table)]
     name_width = max(len(cell) for cell in (table.head[0], *(row[0] for row in rows)))
     lines: list[Line] = []
     for columns in _blocks(table.head, rows, COLUMNS - name_width - 2):
@@ -67,6 +66,19 @@ def _table_lines(table: Table) -> list[Line]:
     if (hidden := len(table.rows) - len(rows)) > 0:
         lines.append(Line(f"  ({hidden:,} more)", "dim"))
     return lines
+
+
+def _shown_rows(table: Table) -> list[Cells]:
+    """Return the rows that fit into text: the first ones and the last, such as totals."""
+    first = len(table.rows) - table.last_rows
+    limit = first if table.max_text_rows is None else min(first, table.max_text_rows)
+    return [*table.rows[:limit], *table.rows[first:]]
+
+
+def _row_texts(row: Cells) -> list[str]:
+    """Return the cells of a row as texts, with details after the texts but for the name of the row."""
+    name, *values = (Cell(cell) if isinstance(cell, str) else cell for cell in row)
+    return [cut_middle(name.text, MAX_NAME), *(f"{x.text} {x.detail}".strip() for x in values)]
 
 
 def _blocks(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[list[int]]:

@@ -30,7 +30,7 @@ def card_document(card: "Card") -> Document:
     )
     sections = [Section("Answers without a grade", _ungraded(card.ungraded))] if card.ungraded else []
     sections += _model_sections(card) if models else []
-    return Document("Calibration card", card.title, notes=[note], sections=sections, numbers=card.numbers())
+    return Document("Calibration card", card.title, notes=[note], sections=sections)
 
 
 def _model_sections(card: "Card") -> list[Section]:

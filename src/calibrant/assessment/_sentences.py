@@ -1,4 +1,4 @@
-"""Sentences of a result with their statistical evidence, as the report, notebooks and the command line show them.
+"""Sentences of measurements and assessments, with their statistical evidence.
 
 Every sentence is one template; words that depend on the evaluated event come from `calibrant.predictions.events`.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from calibrant._core.kernels.solvers import Certificate
 from calibrant._core.text import display_name, format_percent, join_names
 from calibrant.assessment._label_remarks import class_label
-from calibrant.assessment._results import AssessmentData, MeasurementData
+from calibrant.assessment._results import Assessment, Measurement
 from calibrant.calibrators import preserves_argmax
 from calibrant.metrics import Difference
 from calibrant.metrics.tables import Groups
@@ -32,7 +32,7 @@ HELD_OUT_FOLDS = "held-out folds of the fitting data"
 DIRECTION_OPENINGS = {"over": "Too high.", "under": "Too low.", None: "No clear direction."}
 
 
-def headline(measurement: MeasurementData) -> str:
+def headline(measurement: Measurement) -> str:
     """Return the verdict in a few words: the direction and size of the error, or the status and deviating groups.
 
     If the evaluated class always or never occurs, because all labels are of one class, say so instead.
@@ -52,7 +52,7 @@ def headline(measurement: MeasurementData) -> str:
     return f"{text} overall, but {num_deviating} of {len(groups.names)} {event.groups} {verb}"
 
 
-def calibration_answer(measurement: MeasurementData) -> str:
+def calibration_answer(measurement: Measurement) -> str:
     """Answer "Is it calibrated?" by the omnibus test, the upper bound of the error, and ECE with its noise floor."""
     event, verdict, ece, floor = measurement.event, measurement.verdict, measurement["ece"], measurement["noise_floor"]
     verb, chance = "rejects", ""
@@ -70,12 +70,12 @@ def calibration_answer(measurement: MeasurementData) -> str:
     )
 
 
-def gap_points(measurement: MeasurementData) -> str:
+def gap_points(measurement: Measurement) -> str:
     """Return the absolute difference between mean probability and frequency, in points."""
     return f"{100 * abs(measurement['signed_gap'].value):.1f}"
 
 
-def direction_answer(measurement: MeasurementData) -> str:
+def direction_answer(measurement: Measurement) -> str:
     """Compare mean probability and frequency.
 
     If calibration is rejected, name the bin that contributes most to ECE. If not, explain an interval of the difference
@@ -99,7 +99,7 @@ def direction_answer(measurement: MeasurementData) -> str:
     )
 
 
-def _worst_bin_sentence(measurement: MeasurementData) -> str:
+def _worst_bin_sentence(measurement: Measurement) -> str:
     """Name the bin that contributes most to ECE, and its contribution."""
     event, bins = measurement.event, measurement.reliability_bins
     contributions = bins.weight * bins.gap.abs()  # ECE is their sum
@@ -112,7 +112,7 @@ def _worst_bin_sentence(measurement: MeasurementData) -> str:
     )
 
 
-def group_answer(measurement: MeasurementData) -> str:
+def group_answer(measurement: Measurement) -> str:
     """Name the groups whose mean probability differs significantly from their frequency."""
     event, groups = measurement.event, measurement.groups
     assert groups is not None  # called only for measurements with groups
@@ -144,7 +144,7 @@ def list_miscalibrated_groups(groups: Groups, describe_group: Callable[[int], st
     return len(miscalibrated), join_names(names) if names else ""
 
 
-def event_sentence(measurement: MeasurementData) -> str:
+def event_sentence(measurement: Measurement) -> str:
     """Return which event is evaluated, and that dependence within clusters is allowed for if there are any."""
     event = measurement.event
     sentences = [f"Evaluated event: {event.title}.", event.hint]
@@ -157,7 +157,7 @@ def event_sentence(measurement: MeasurementData) -> str:
     return " ".join(filter(None, sentences))
 
 
-def remedy_answer(assessment: AssessmentData) -> str:
+def remedy_answer(assessment: Assessment) -> str:
     """Describe the selected calibrator, the reason for it and its effects, or say that none helps."""
     few_labels, gain = few_labels_sentence(assessment), gain_sentence(assessment)
     if assessment.is_identity and assessment.selection != "held_out":
@@ -185,7 +185,7 @@ def remedy_answer(assessment: AssessmentData) -> str:
     return " ".join(filter(None, sentences))
 
 
-def selection_reason(assessment: AssessmentData) -> str:
+def selection_reason(assessment: Assessment) -> str:
     """Return why the calibrator was selected, as a verb phrase."""
     if assessment.selection == "requested":
         return "was requested"
@@ -199,7 +199,7 @@ def selection_reason(assessment: AssessmentData) -> str:
     return f"{lowest} on {HELD_OUT_FOLDS}"
 
 
-def few_labels_sentence(assessment: AssessmentData) -> str:
+def few_labels_sentence(assessment: Assessment) -> str:
     """Describe which calibrators few labels can tell apart, or return an empty text if labels are not few.
 
     The sentence stands after one that names the selected calibrator.
@@ -216,7 +216,7 @@ def few_labels_sentence(assessment: AssessmentData) -> str:
     )
 
 
-def gain_sentence(assessment: AssessmentData) -> str:
+def gain_sentence(assessment: Assessment) -> str:
     """State the held-out gain of the selected calibrator, or else of Auto. Return "" if it has none."""
     if assessment.reported_gain is None:
         return ""
@@ -227,7 +227,7 @@ def gain_sentence(assessment: AssessmentData) -> str:
     )
 
 
-def _accuracy_sentence(assessment: AssessmentData) -> str:
+def _accuracy_sentence(assessment: Assessment) -> str:
     """Say how the accuracy changes, and whether a loss is significant. Return "" if it is not compared."""
     if assessment.changes is None:
         return "" if preserves_argmax(assessment.best) else "It may change predicted classes."
@@ -244,7 +244,7 @@ def _accuracy_sentence(assessment: AssessmentData) -> str:
     return f"{text} ({level} interval {100 * change.low:+.2f} to {100 * change.high:+.2f}){loss}."
 
 
-def _accuracy_preserving_sentence(assessment: AssessmentData) -> str:
+def _accuracy_preserving_sentence(assessment: Assessment) -> str:
     """Name an alternative that keeps all predicted classes, if the selected calibrator loses accuracy."""
     if assessment.accuracy_preserving is None:
         return ""
@@ -253,7 +253,7 @@ def _accuracy_preserving_sentence(assessment: AssessmentData) -> str:
     return f"{display_name(name)} keeps all predicted classes, with an NLL of {nll} and an ECE of {ece} %."
 
 
-def direction_change_sentences(assessment: AssessmentData) -> list[str]:
+def direction_change_sentences(assessment: Assessment) -> list[str]:
     """Compare the directions before and after calibration, or say nothing if neither is significant."""
     before, after = assessment.uncalibrated, assessment.calibrated
     predicate_before, predicate_after = (m.event.predicate(m.verdict.direction) for m in (before, after))  # or ""
@@ -269,7 +269,7 @@ def direction_change_sentences(assessment: AssessmentData) -> list[str]:
     return [f"Before calibration, {first}; afterwards, {second}."]
 
 
-def worsened_metric_sentences(assessment: AssessmentData) -> list[str]:
+def worsened_metric_sentences(assessment: Assessment) -> list[str]:
     """Return a sentence for each of ECE and the Brier score that gets worse in the digits shown."""
     sentences: list[str] = []
     brier = "event_brier" if "event_brier" in assessment.uncalibrated else "brier"
@@ -290,7 +290,7 @@ def _significance(change: Difference | None) -> str:
     return "is significant" if change.low > 0 or change.high < 0 else "may be chance"
 
 
-def fit_warnings(assessment: AssessmentData) -> list[str]:
+def fit_warnings(assessment: Assessment) -> list[str]:
     """Return a sentence for each fit whose certificate does not prove that it is optimal."""
     return [
         _fit_warning(display_name(name), certificate)
@@ -313,7 +313,7 @@ def _fit_warning(name: str, certificate: Certificate) -> str:
             return f"The fit of {name} is about {certificate.gap:.1g}{unit} above the optimum of its family."
 
 
-def significance_answer(assessment: AssessmentData) -> str:
+def significance_answer(assessment: Assessment) -> str:
     """Test the change of NLL on the same rows, or of the Brier score if NLL is infinite."""
     units, changes = assessment.calibrated.event.units, score_changes(assessment)
     if not changes or assessment.changes is None:
@@ -335,13 +335,13 @@ def significance_answer(assessment: AssessmentData) -> str:
     return answer if infinite_nll is None else f"{answer} NLL cannot be tested: {infinite_nll.note}."
 
 
-def score_changes(assessment: AssessmentData) -> list[Difference]:
+def score_changes(assessment: Assessment) -> list[Difference]:
     """Return the changes of NLL and the Brier score, in this order, that are finite and have a finite interval."""
     rows = [row for row in assessment.changes or () if row.name in ("nll", "brier", "event_brier")]
     return [row for row in rows if all(map(math.isfinite, (row.difference, row.low, row.high)))]
 
 
-def decomposed_changes(assessment: AssessmentData) -> list[Difference]:
+def decomposed_changes(assessment: Assessment) -> list[Difference]:
     """Return the changes that split NLL and the Brier score into refinement and calibration, or [] for Identity.
 
     The score after calibration is the refinement, and its change is the calibration. If a single event is evaluated,
@@ -352,7 +352,7 @@ def decomposed_changes(assessment: AssessmentData) -> list[Difference]:
     return [row for row in rows if not (has_event_score and row.name == "brier")]
 
 
-def score_change_sentence(assessment: AssessmentData) -> str:
+def score_change_sentence(assessment: Assessment) -> str:
     """Describe how much calibration lowers NLL, or the Brier score if NLL is infinite. At least one must be finite.
 
     A single map shows what recalibration gains at least. It does not show what recalibration cannot gain, because

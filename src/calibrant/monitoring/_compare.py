@@ -109,8 +109,8 @@ class CompareResult(Result):
     def document(self) -> Document:
         """Return the headline, the notes, and the table of tests, of which those that differ are marked."""
         explanation = (
-            f"Marked rows differ beyond chance, p ≤ {self.alpha:g}. The p-values are adjusted for the number of rows: if "
-            f"the models are exchangeable, the probability that any row is marked is at most {100 * self.alpha:g} %. "
+            f"Marked rows differ beyond chance, p ≤ {self.alpha:g}. The p-values are adjusted for the number of rows: "
+            f"if the models are exchangeable, any row is marked with a probability of at most {100 * self.alpha:g} %. "
             "The difference of two distributions is the change of the share in the last column."
         )
         table = tests_table(self.rows, self.differing, old_name="old", caption="differences", note=explanation)

@@ -29,7 +29,7 @@ PAGES = {
         ("monitoring",),
         "`calibrant.check`: [a gate in continuous integration](../../howto/gate_in_ci.md). `calibrant.compare` and "
         "`calibrant.drift`: [compare, and notice drift](../../howto/compare_and_drift.md). `calibrant.Watch`: "
-        "[watch calibration over time](../../howto/watch.md), and recalibrate with every batch.",
+        "[watch calibration over time](../../howto/watch.md).",
     ),
     "subgroups": Page(
         "Subgroups",
@@ -101,10 +101,7 @@ PAGES = {
         "Integrations",
         tuple(
             f"integrations.{name}"
-            for name in (
-                *("sklearn", "torchmetrics", "ignite", "lightning", "transformers"),
-                *("evaluate", "evidently", "mlflow", "skore"),
-            )
+            for name in ("sklearn", "torchmetrics", "lightning", "transformers", "mlflow", "skore")
         ),
         "One module per framework. Modules are imported only on request.",
     ),
@@ -182,7 +179,6 @@ HEADINGS = {  # headings of files, in reading order; other files use the first w
     "monitoring._reading": "Files",
     "monitoring._files": "Locks",
     "monitoring._intervals": "Confidence sequences",
-    "monitoring._recalibration": "Online recalibration",
     "subgroups._multicalibrated": "Multicalibration",
     "decisions._sets": "Prediction sets",
     "decisions._cross_sets": "Cross-conformal sets",

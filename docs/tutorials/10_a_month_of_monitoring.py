@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, Watch, metrics
-from calibrant.monitoring import OnlineScaling
+from calibrant import Predictions, Watch
 from calibrant.reports import plots
 
 ROWS, DAYS, CHANGE = 400, 30, 19
@@ -74,21 +73,4 @@ print("since", watch.verdict.alarms[0].since)
 # ``watch.save("watch.html")`` writes a page with the last periods and every test, ``watch.save("watch.prom")`` metrics
 # for Prometheus, and ``watch.save("model.watch")`` the state. On the command line, ``calibrant watch`` does all of it.
 #
-# Recalibrate as labels arrive
-# ----------------------------
-#
-# A mixture of temperatures that follows the labels repairs the hospital, without knowing when it changed:
-
-south = {day: predictions.select_group("south") for day, predictions in days.items()}
-scaling, losses = OnlineScaling.start(k=3, share=0.002), []
-for predictions in south.values():
-    losses.append([float(metrics.nll(predictions)), float(metrics.nll(predictions.apply(scaling)))])
-    scaling = scaling.update(predictions)
-after = np.mean(losses[CHANGE:], axis=0)
-print(f"NLL after the change: {after[0]:.3f} raw, {after[1]:.3f} recalibrated before each day's labels")
-print(f"Regret: {scaling.regret:.1f} of at most {scaling.regret_bound:.1f}")
-
-# %%
-# The regret is negative, because no single map is as good before and after the change.
-#
-# After a repair, ``watch.reset()`` starts a new epoch, with the recalibrated predictions.
+# After a repair, ``watch.reset()`` starts a new epoch.

@@ -153,7 +153,7 @@ def exists(name: str) -> bool:
         try:
             value = importlib.import_module(".".join(parts[:length]))
         except ModuleNotFoundError as error:
-            if error.name in ("evaluate", "mlflow", "skore"):
+            if error.name in ("mlflow", "skore"):
                 return True  # the framework of this integration is not installed
             continue
         for part in parts[length:]:

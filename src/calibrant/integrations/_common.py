@@ -1,4 +1,4 @@
-"""Shared by the adapters: predictions from the outputs of a framework, and metrics by name."""
+"""Shared by the adapters: metrics by name, their values, and the examples of several processes."""
 
 import math
 import warnings
@@ -16,18 +16,6 @@ from calibrant.nn import Criterion
 from calibrant.predictions import Predictions
 
 DEFAULT_METRICS = ("accuracy", "nll", "ece")
-
-
-def predictions_from_scores(
-    scores: Any, labels: Any, weights: Any = None, *, binary: bool, logits: bool, **options: Any
-) -> Predictions:
-    """Build predictions from the logits of classes, or with `binary` from one logit per event.
-
-    `logits` accepts single scores that all lie in [0, 1]; otherwise they are refused as probabilities.
-    """
-    if binary:
-        return Predictions.from_binary_logits(scores, labels, weights, logits=logits, **options)
-    return Predictions(scores, labels, weights, **options)
 
 
 def named_metrics(names: Sequence[str], prefix: str = "") -> dict[str, Method]:

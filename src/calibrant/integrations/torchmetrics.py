@@ -12,7 +12,6 @@ from calibrant.integrations._common import (
     have_new_ids,
     num_process_examples,
     num_processes,
-    predictions_from_scores,
     warn_padding_counts,
 )
 from calibrant.metrics import Summary
@@ -114,9 +113,9 @@ class CalibrationMetric(Metric):
         """Build predictions from logits or probabilities, and add binary logits to the evidence for probabilities."""
         if not self.probs:
             # Accept all logits here: `compute` refuses probabilities by the evidence of all batches
-            p = predictions_from_scores(
-                scores, labels, weights, binary=self.binary, logits=True, ignore_index=self.ignore_index
-            )
+            if not self.binary:
+                return Predictions(scores, labels, weights, ignore_index=self.ignore_index)
+            p = Predictions.from_binary_logits(scores, labels, weights, logits=True, ignore_index=self.ignore_index)
             if self._checks_scores:
                 evidence = SingleScoreEvidence().add_pairs(p.logits)
                 state: Any = self

@@ -172,7 +172,7 @@ def _hle(
     if math.isnan(value):
         return _same_for_all_orders(value)
     ends = block_ends(len(confidence), size)
-    low, high, _ = block_error_bounds(confidence, correct, ends, with_last_block=with_last_block)
+    low, high = block_error_bounds(confidence, correct, ends, with_last_block=with_last_block)
     return value, min(low, value), max(high, value)  # rounding may put the value outside of the range
 
 

@@ -34,8 +34,8 @@ def missing_confidence_bounds(log: EvaluationLog) -> dict[str, Bounds]:
 
     "signed_gap" and "brier" use the answered questions, each with the total weight 1 however often it was repeated.
     "browsecomp", "hle" and "hle_all_blocks" are the conventions of these names: they use all graded answers, each with
-    the weight 1. Their values depend on the order of equal confidences, so that the bounds cover all orders. If a large
-    log has many missing or equal confidences, the bounds of the HLE errors may be too wide (`is_exact` is False).
+    the weight 1. Their values depend on the order of equal confidences, so that the bounds cover all orders. The bounds
+    of the HLE errors are outer bounds (`is_exact` is False) if confidences are missing.
 
     Args:
         log: The log of an evaluation.
@@ -139,10 +139,9 @@ def hle_bounds(
 ) -> Bounds:
     r"""Return the bounds of `hle_error` over missing confidences and over all orders of equal ones.
 
-    A missing confidence moves the boundaries of all later blocks. `block_error_bounds` searches through the
-    arrangements of answers in blocks. If the log is too large for an exact search, the bounds are outer ones, tightened
-    by two simpler bounds: no squared error is above the Brier score, and, with all blocks, no error is below the
-    absolute signed gap.
+    A missing confidence moves the boundaries of all later blocks. With any, the bounds of `block_error_bounds` are
+    outer ones, tightened by two simpler bounds: no squared error is above the Brier score, and, with all blocks, no
+    error is below the absolute signed gap.
 
     Args:
         confidence: Confidences (n,), NaN if missing.
@@ -151,19 +150,19 @@ def hle_bounds(
         with_last_block: Whether the last block counts.
 
     >>> hle_bounds(np.array([0.5, np.nan]), np.array([1, 0]), size=2, with_last_block=True)
-    Bounds(low=0.0, high=0.25, is_exact=True)
+    Bounds(low=0.0, high=0.25, is_exact=False)
     """
     ends = block_ends(len(confidence), size)
     if len(ends) == 0:
         return Bounds(math.nan, math.nan, is_exact=True)
-    low, high, is_exact = block_error_bounds(confidence, correct, ends, with_last_block=with_last_block)
-    if is_exact:
-        return Bounds(low, high, is_exact)
+    low, high = block_error_bounds(confidence, correct, ends, with_last_block=with_last_block)
+    if not np.isnan(confidence).any():
+        return Bounds(low, high, is_exact=True)
     if with_last_block:
         gap = gap_bounds(confidence, correct)
         low = max(low, gap.low, -gap.high)
     high = min(high, math.sqrt(brier_bounds(confidence, correct).high))
-    return Bounds(low, high, is_exact)
+    return Bounds(low, high, is_exact=False)
 
 
 def _normalize(weights: np.ndarray | None, n: int) -> np.ndarray:

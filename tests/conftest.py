@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_data import data_cache, small_data, textures  # noqa: F401
+from small_data import cifar10_c, data_cache, small_data  # noqa: F401
 
 from calibrant import Predictions
 

@@ -77,15 +77,11 @@ def small_data(tmp_path_factory, data_cache) -> Path:
 
 
 @pytest.fixture(scope="session")
-def textures(tmp_path_factory) -> Path:
-    """A folder `frost` of two photographs."""
-    from PIL import Image
-
-    folder = tmp_path_factory.mktemp("textures") / "frost"
+def cifar10_c(tmp_path_factory) -> Path:
+    """A folder CIFAR-10-C with five severities of two images."""
+    folder = tmp_path_factory.mktemp("corrupted") / "CIFAR-10-C"
     folder.mkdir()
-    rng = np.random.default_rng(0)
-    for i in range(2):
-        Image.fromarray(rng.integers(60, 256, (200, 300, 3), dtype=np.uint8)).save(folder / f"frost{i + 1}.png")
+    np.save(folder / "fog.npy", np.random.default_rng(0).integers(0, 256, (10, 32, 32, 3), dtype=np.uint8))
     return folder
 
 

@@ -235,14 +235,11 @@ def _fields(home: str, node: ast.ClassDef) -> list[str]:
 
 
 def _signature(node: ast.FunctionDef, *, bound: bool = False) -> str:
-    """Return the signature from the source, or that of the decorated function for metrics, fits and corruptions."""
+    """Return the signature from the source, or that of the decorated function for metrics and fits."""
     args = copy.deepcopy(node.args)
     if bound:
         (args.posonlyargs or args.args).pop(0)
     text = ast.unparse(args)
-    if "corruption" in _decorators(node):
-        seed = ", seed: Seed = 0" if any(arg.arg == "generator" for arg in args.args) else ""
-        return f"(images: Tensor, *, severity: Severity = 5{seed}) -> Tensor"
     if {"metric", "fit_method", "accepts_predictions"} & _decorators(node):
         args.args, args.posonlyargs, args.defaults = [], [], []
         text = f"predictions, labels=None, weights=None, {ast.unparse(args)}".removesuffix(", ")

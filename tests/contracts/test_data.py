@@ -89,9 +89,9 @@ def test_invalid_validation_sizes_are_refused(name, val, small_data):
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @pytest.mark.parametrize("severity", [1, 5])
-def test_corruptions_are_deterministic_and_keep_the_shape(name, severity, monkeypatch, textures):
+def test_corruptions_are_deterministic_and_keep_the_shape(name, severity, monkeypatch, cifar10_c):
     corrupt = CORRUPTIONS[name]
-    monkeypatch.setenv("CALIBRANT_DATA", str(textures.parent))
+    monkeypatch.setenv("CALIBRANT_DATA", str(cifar10_c.parent))
     smooth = torch.linspace(20, 200, 32).expand(2, 3, 32, 32).clone()
     smooth[:, 1] = smooth[:, 1].mT * 0.7
     images = smooth.round().to(torch.uint8)

@@ -149,8 +149,10 @@ types: .venv/dev.done
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/pyright --project benchmarks --pythonpath $(BIN)/python
 
+# import rules, and that their picture and table are current
 layers: .venv/dev.done
 	$(BIN)/lint-imports
+	$(BIN)/python tools/draw_layers.py --check
 
 .venv/bin/python:
 	$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'Python 3.11 or newer is needed, got ' + sys.version.split()[0] + '; say make PYTHON=python3.11')"

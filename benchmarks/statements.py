@@ -224,6 +224,67 @@ def results_page() -> str:
     return f"\n\n{render(RESULTS / 'results').strip()}\n\n"
 
 
+# Decisions
+
+
+@statement
+def verdict_power() -> str:
+    """Compare two tests by their power against errors of alternating sign, and by their levels."""
+    rows = read_rows("benchmarks/power.csv")
+    power = next(row for row in rows if row["design"] == "5 bands")
+    levels = [
+        [float(row[test]) for row in rows if row["design"].startswith("calibrated")] for test in ("Kuiper", "omnibus")
+    ]
+    kuiper, omnibus = (f"{min(values)} to {max(values)} %" for values in levels)
+    return (
+        f"With an error of .08 in five bands and {power['n']} examples, Kuiper's test rejects {power['Kuiper']} %, "
+        f"and the omnibus test {power['omnibus']} %. On calibrated predictions they reject {kuiper} and {omnibus}."
+    )
+
+
+@statement
+def weighted_power() -> str:
+    """Say how often calibrated predictions with importance weights are rejected."""
+    rows = [row for row in read_rows("benchmarks/power.csv") if "importance weights" in row["design"]]
+    levels = [float(row["omnibus"]) for row in rows if row["design"].startswith("calibrated")]
+    return (
+        "On calibrated predictions with importance weights, the test rejects "
+        f"{min(levels)} to {max(levels)} % at a level of 5 %."
+    )
+
+
+@statement
+def stated_gains() -> str:
+    """Say how often the gain that `Auto` states holds."""
+    rows = [row for row in read_rows("benchmarks/held_out.csv") if row["calibrator"] == "Auto, as stated"]
+    holds = [float(row["holds"]) for row in rows]
+    above_0 = sum(float(row["low_above_0"]) for row in rows if row["world"].startswith("calibrated"))
+    return (
+        f"The lower limit of the gain that `Auto` states, of 95 %, holds in {100 * min(holds):g} to "
+        f"{100 * max(holds):g} % of the draws; on calibrated predictions it is above 0 in "
+        f"{'none' if above_0 == 0 else 'some'}."
+    )
+
+
+@statement
+def rare_errors() -> str:
+    """Compare two kinds of limits on a difference of models, one of which has rare errors."""
+    rows = read_rows("howto/difference_levels.csv")
+    row = next(row for row in rows if (row["metric"], row["design"], row["n"]) == ("nll", "rare", "25"))
+    return (
+        "Of two models of equal NLL, of which one has rare and costly errors, plain Student limits call that one "
+        f"better in {row['plain new < old (%)']} % of samples of {row['n']}, and ours in {row['new < old (%)']} %."
+    )
+
+
+@statement
+def training_overhead() -> str:
+    """Say how much longer an epoch takes than a plain loop."""
+    rows = read_rows("benchmarks/throughput.csv")
+    ratios = [float(row["of_bare"]) for row in rows if row["contender"] == "calibrant train"]
+    return f"An epoch takes {min(ratios):.2f} to {max(ratios):.2f} times as long as in a plain loop of torch."
+
+
 # Pages
 
 

@@ -1,1 +1,1 @@
-"""What everything rests on: kernels, the registry, text, files and types. It knows nothing of predictions."""
+"""Kernels, registries of methods, text, files and types that every package shares. It never knows of predictions."""

@@ -1,4 +1,4 @@
-"""Measure predictions, and assess calibrators on them.
+"""Measure predictions, and choose a calibrator for them. It computes, and never decides how a result looks.
 
 `measure` evaluates predictions as they are. `assess` fits calibrators, evaluates them on other data and selects one.
 Both return a result that prints, shows itself in a notebook, and saves itself as a report or as numbers.

@@ -1,4 +1,4 @@
-"""Calibrators: fitted maps from logits to better logits.
+"""Calibrators: fitted maps from logits to better logits. A fitted map never changes, and never sees labels again.
 
 `fit` fits one by name, `calibrate` applies it to new predictions, `cross_fit` calibrates without setting data aside,
 and `pool` averages the members of an ensemble. `save`, `load` and `origin` write and read files. `register` adds a

@@ -1,4 +1,4 @@
-"""The command line, whose commands call functions that Python users have too.
+"""The command line: thin commands, each of which calls a public function. A command never computes by itself.
 
 Help loads neither torch nor polars: a command imports what it needs when it runs.
 """

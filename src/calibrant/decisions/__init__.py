@@ -1,4 +1,4 @@
-"""Act on probabilities: prediction sets, certified thresholds, actions of least cost, net benefit, decision loss."""
+"""Act on probabilities: prediction sets, certified thresholds, costs, net benefit. It never changes a probability."""
 
 from calibrant.decisions._costs import CostTable, NetBenefit, choose_actions, expected_costs, net_benefit
 from calibrant.decisions._cross_sets import CrossSets

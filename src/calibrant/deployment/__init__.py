@@ -1,4 +1,4 @@
-"""Deploy calibrators in one file that runs without Calibrant, with contracts on tested requirements."""
+"""Deploy calibrators: files that run without Calibrant, and contracts on requirements. It never fits a calibrator."""
 
 from calibrant.deployment._contract import Contract
 from calibrant.deployment._export import EXPORT_FORMATS, export

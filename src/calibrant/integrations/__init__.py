@@ -1,1 +1,1 @@
-"""Adapters to trainers and pipelines: one thin file per framework, imported only on request."""
+"""Adapters to other frameworks, one thin file each, loaded only on request. They never compute numbers of their own."""

@@ -1,1 +1,4 @@
-"""Read and write files of predictions (formats in `formats`, `read` and `write` in `reading`)."""
+"""Read files, tables and logs into `Predictions`, and write them. It never measures them.
+
+The formats are in `formats`, and `read` and `write` in `reading`.
+"""

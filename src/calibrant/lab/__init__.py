@@ -1,4 +1,4 @@
-"""Train networks and reproduce papers. Code that serves predictions does not import this package."""
+"""Train networks and reproduce papers. Packages that serve predictions never import it."""
 
 import importlib
 

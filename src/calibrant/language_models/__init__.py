@@ -1,4 +1,4 @@
-"""Calibration of language models, from the logs of their evaluations."""
+"""Calibration of language models, from the logs of their evaluations. It never runs a language model."""
 
 from calibrant.io.logs import LogRow, Outcome, choice_probabilities, find_stated_confidence, parse_confidence
 from calibrant.language_models._conventions import (

@@ -1,4 +1,4 @@
-"""Losses: functions of logits and labels that return one number per sample.
+"""Losses: functions of logits and labels that return one number per example. A loss never averages them.
 
 Labels are class indices (n) or soft labels (n, k). Under soft labels a loss is the mean over labels drawn from them,
 and penalties on the batch use the mean correctness. `register` adds a loss of your own. `nn.Criterion` handles one

@@ -1,4 +1,4 @@
-"""Metrics: predictions, or logits and labels -> one number.
+"""Metrics: one number from predictions, or from logits and labels. A metric never changes a prediction.
 
 Each metric is declared once, with its title, unit, direction and meaning and, if it has them, its interval, test and
 noise floor: `nll(p)`, `nll.interval(p)`, `kuiper.test(p)`, `ece.about`. `metric` declares one of your own.

@@ -1,4 +1,4 @@
-"""Monitor calibration over time: alarms that are rarely false however often one looks, and labels that come late.
+"""Monitor calibration: requirements, comparisons, drift, and a watch over time. It never changes the model.
 
 `check` compares predictions with requirements, `compare` an old with a new model, and `drift` new predictions without
 labels with a labeled reference. `Watch` is the state of a watch over time; `Watch.verdict` tells

@@ -1,4 +1,4 @@
-"""What needs a network in PyTorch: criteria, collecting logits, the choice of an epoch, and tokens."""
+"""PyTorch in your own training: criteria, collected logits, choice of an epoch, tokens. It never runs the training."""
 
 from calibrant.nn._nn import CalibratedNetwork, Criterion, linear_loss
 

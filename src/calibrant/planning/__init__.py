@@ -1,4 +1,4 @@
-"""Plan an evaluation: how many examples, or clusters, a question about calibration needs.
+"""Plan an evaluation: how many examples or clusters to label, and which. It never fits a calibrator.
 
 `sample_size` simulates future examples, from predictions or from assumptions. `quick_sample_size` is a fast estimate.
 """

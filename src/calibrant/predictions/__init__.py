@@ -1,4 +1,4 @@
-"""Predictions: logits with labels and whatever else is known about each sample, validated once."""
+"""Predictions: logits, labels and whatever else is known about each example, checked once. It never measures."""
 
 from calibrant.predictions import _apply, _predictions
 from calibrant.predictions._apply import *

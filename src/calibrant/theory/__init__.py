@@ -1,4 +1,4 @@
-r"""The theory of focal loss as functions: its effect on gradients and probabilities, and how to invert it.
+r"""The theory of focal loss as functions: its gradients, its probabilities, their inverse. It never needs a network.
 
 Mukhoti et al. (2020): focal loss multiplies the gradient of cross-entropy by $g(p_y, \gamma)$; $\gamma^*(p)$ makes this
 factor 1 at p. Komisarenko & Kull (2024): focal loss is a proper loss of a sharper prediction, the focal calibration

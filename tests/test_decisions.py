@@ -11,7 +11,7 @@ from refusals import code_of, refused
 from scipy.special import expit
 
 from calibrant import Predictions, calibrators, measure, metrics
-from calibrant._core.text import format_percent
+from calibrant._core.numbers import format_percent
 from calibrant.calibrators import Identity
 from calibrant.decisions import (
     CrossSets,

@@ -12,7 +12,7 @@ from rendered import assert_rendered
 
 from calibrant import Predictions, assess, calibrators, measure
 from calibrant.assessment import apply_to_file
-from calibrant.assessment.expert_text import event_sentence
+from calibrant.assessment._sentences import event_sentence
 from calibrant.io.cells import to_numbers
 from calibrant.predictions.events import BINARY_KINDS, MATCH, PRESENCE, describe_event
 

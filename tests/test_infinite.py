@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from calibrant import Predictions, assess, measure
-from calibrant.assessment import expert_text
+from calibrant.assessment import _sentences as sentences
 from calibrant.metrics import Summary
 
 
@@ -33,6 +33,6 @@ def test_change_is_tested_by_brier_if_nll_is_infinite(in_chunks):
     source = (test[i : i + 200] for i in range(0, 600, 200)) if in_chunks else test
     result = assess(draw_certain(900), source, ["Platt"])
     brier = next(row for row in result.changes or () if row.name == "event_brier")
-    title, answer = result.uncalibrated["event_brier"].title, expert_text.significance_answer(result)
+    title, answer = result.uncalibrated["event_brier"].title, sentences.significance_answer(result)
     assert all(part in answer for part in (title, f"{-brier.difference:.4f}", "6 of 600"))
     assert answer in " ".join(str(result).split())

@@ -9,7 +9,7 @@ from refusals import refused
 
 from calibrant import Predictions, assess, calibrators, measure, metrics
 from calibrant.assessment import summarize
-from calibrant.assessment.expert_text import headline
+from calibrant.assessment._sentences import headline
 
 
 def margins(n: int = 150, seed: int = 0) -> np.ndarray:

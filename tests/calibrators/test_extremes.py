@@ -16,7 +16,7 @@ from golden_problems import ONE_SCORE
 from refusals import refused
 
 from calibrant import Predictions, assess, calibrators, metrics
-from calibrant.assessment import expert_text
+from calibrant.assessment import _sentences as sentences
 from calibrant.calibrators import BiasCorrectedTemperature, StructuredVector, Temperature, Vector, fitting_digests
 from calibrant.nn.selection import refinement_brier, refinement_nll
 from calibrant.predictions.folds import map_out_of_fold
@@ -428,7 +428,7 @@ def test_assess_shows_certificates_that_are_not_clean(tmp_path):
     for result, names in ((clean, set[str]()), (unclean, {"Vector"})):
         fits = json.loads(result.json())["fits"]
         assert {name for name, fit in fits.items() if not fit["clean"]} == names
-        cautions = expert_text.fit_warnings(result)
+        cautions = sentences.fit_warnings(result)
         assert len(cautions) == len(names)
         path = tmp_path / "page.html"
         result.save(path)

@@ -1,4 +1,4 @@
-"""Data of interactive controls, and answers in plain words, without a browser."""
+"""Data of interactive controls, without a browser."""
 
 import json
 import math
@@ -11,14 +11,14 @@ from calibrant.registry import CALIBRATORS, LOSSES, METRICS
 from rendered import assert_rendered
 
 from calibrant import Predictions, assess, calibrators, measure, metrics
-from calibrant.assessment import _controls, expert_text
+from calibrant.assessment import _controls
+from calibrant.assessment import _sentences as sentences
 from calibrant.assessment._assess import ACCURACY_PRESERVING_AUTO
 from calibrant.assessment._controls import slider_temperatures
 from calibrant.assessment._mistakes import mistakes_by_class
-from calibrant.assessment._tables import explain_terms
-from calibrant.assessment.answers import assessment_answers, measurement_answers
 from calibrant.metrics import Metric, Summary
-from calibrant.reports.elements import INFINITE_MEAN_EXPLANATION
+from calibrant.reports.diagrams import INFINITE_MEAN_EXPLANATION
+from calibrant.reports.page import explain_terms
 
 
 def draw(n: int, seed: int, k: int = 3, by: float = 2.0, shift: float = 0.0, **options: Any) -> Predictions:
@@ -131,26 +131,12 @@ def test_significant_loss_of_accuracy_by_auto_shows_an_alternative():
     expected_fit = calibrators.Auto.fit(val, accuracy_preserving=True)
     expected = float(metrics.nll(test.double().apply(expected_fit)))
     assert result.measurements[ACCURACY_PRESERVING_AUTO]["nll"].value == pytest.approx(expected)
-    assert f"{expected:.4f}" in expert_text.remedy_answer(result).partition(ACCURACY_PRESERVING_AUTO)[2]
+    assert f"{expected:.4f}" in sentences.remedy_answer(result).partition(ACCURACY_PRESERVING_AUTO)[2]
     assert json.loads(result.json())["accuracy_preserving"] == ACCURACY_PRESERVING_AUTO
     same = assess(draw(1000, 7), test, ("Identity", "Auto"), choose="Auto")
     assert same.accuracy_preserving is None
     assert ACCURACY_PRESERVING_AUTO not in same.measurements
-    assert ACCURACY_PRESERVING_AUTO not in expert_text.remedy_answer(same)
-
-
-@pytest.mark.parametrize(("by", "choose"), [(2.0, None), (1.0, "Temperature"), (1.0, "Identity")])
-def test_lay_answers_have_no_jargon(by, choose):
-    groups = [["a", "b"][i % 2] for i in range(1000)]
-    result = assess(
-        draw(1000, 8, by=by), draw(1000, 9, by=by, groups=groups), ("Identity", "Temperature"), choose=choose
-    )
-    lay_texts = [answer.lay_text for answer in assessment_answers(result)]
-    assert all(text and (text[0].isupper() or text[0].isdigit()) and text[-1] in ".)" for text in lay_texts)
-    assert not re.search(r"ECE|NLL|Kuiper|interval|quantile|p [=<]|nan|likelihood", " ".join(lay_texts))
-    gap = f"{100 * result.uncalibrated['ece'].value:.1f} points"
-    assert (gap in lay_texts[0]) == (result.uncalibrated.verdict.status == "miscalibrated")
-    assert f"{100 * result.uncalibrated.observed_frequency.value:.1f} are" in lay_texts[1]
+    assert ACCURACY_PRESERVING_AUTO not in sentences.remedy_answer(same)
 
 
 def test_terms_are_explained_at_their_first_mention():
@@ -209,7 +195,7 @@ def test_class_control_of_chunks_has_curves_and_no_mistakes():
     assert any(row["mistakes"] for row in mistakes["rows"])
 
 
-def test_controls_and_lay_answers_use_the_unit_of_the_event():
+def test_controls_and_answers_use_the_unit_of_the_event():
     g = torch.Generator().manual_seed(11)
     confidence = torch.rand(400, generator=g, dtype=torch.float64)
     right = (torch.rand(400, generator=g, dtype=torch.float64) < confidence**2).long()
@@ -226,8 +212,9 @@ def test_controls_and_lay_answers_use_the_unit_of_the_event():
         assert content["words"]["each"] == f"per {unit}"
         assert content["words"]["tiles"][1] == tile
         assert control_content(_controls.measurement_temperature_control(table))["words"]["units"] == f"{unit}s"
-        assert f"{unit}s" in measurement_answers(table)[0].lay_text
-        assert not re.search("examples|groups", " ".join(answer.lay_text for answer in measurement_answers(table)))
+        answer_texts = " ".join(answer.text for answer in table.document().answers)
+        assert f"{unit}s" in answer_texts
+        assert not re.search("examples|groups", answer_texts)
 
 
 def test_brier_is_tested_if_nll_is_infinite():
@@ -239,5 +226,5 @@ def test_brier_is_tested_if_nll_is_infinite():
     assert math.isinf(result.uncalibrated["nll"].value)
     assert_rendered(
         "difference_by_brier",
-        "\n".join([expert_text.significance_answer(result), assessment_answers(result)[3].lay_text]),
+        sentences.significance_answer(result),
     )

@@ -15,7 +15,7 @@ from calibrant import Predictions, assess, calibrators, measure, metrics
 from calibrant.assessment import Assessment
 from calibrant.lab.study import Grid, Recipe, Store, Study
 from calibrant.lab.study.measurements import measure_runs
-from calibrant.lab.study.report import study_report
+from calibrant.lab.study.results import Result
 from calibrant.lab.study.tables import build_tables
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -86,7 +86,7 @@ def study_page(tmp_path_factory) -> Path:
     result = list(measure_runs(study, store))
     calibrated = build_tables(row for measurement in result for row in measurement.rows)
     path = folder / "study.html"
-    path.write_text(study_report(study, calibrated, result, store, "command"), encoding="utf-8")
+    Result(study, calibrated, result, failed={}, folder=folder).save(path)
     return path
 
 
@@ -339,7 +339,7 @@ def test_study_page_is_sorted_within_groups_and_accessible(visit, study_page, wi
     part = page.locator(".scroll").first
     rows = part.locator("tbody tr")
     before = rows.all_inner_texts()
-    part.get_by_role("button", name="No calibration").click()
+    part.get_by_role("button", name="Identity").click()
     after = rows.all_inner_texts()
     assert after != before or len(set(before)) < len(before)
     groups = [i for i, text in enumerate(before) if text.startswith("resnet8 on")]
@@ -356,21 +356,6 @@ def test_study_page_is_sorted_within_groups_and_accessible(visit, study_page, wi
     assert width == 400 or page.locator(".scroll > table").evaluate_all(wider) == 0
     broken = axe.Axe().run(page).response["violations"]
     assert [(rule["id"], [node["html"][:200] for node in rule["nodes"]]) for rule in broken] == []
-
-
-def test_plain_words_replace_expert_text(visit, report, result):
-    page = visit(report)
-    turn = page.get_by_role("button", name="In plain words")
-    answers = page.locator("dl.answers dd")
-    exact = answers.all_inner_texts()
-    turn.click()
-    assert turn.get_attribute("aria-pressed") == "true"
-    lay_texts = answers.all_inner_texts()
-    assert len(lay_texts) == len(exact)
-    assert all("Kuiper" not in text and "ECE" not in text for text in lay_texts)
-    assert page.locator("table .plain").first.is_visible()
-    turn.click()
-    assert answers.all_inner_texts() == exact
 
 
 def test_term_is_explained_on_hover_and_focus(visit, report):

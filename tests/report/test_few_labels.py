@@ -10,7 +10,7 @@ from evidence_checker import find_contradictions
 from torch import Tensor
 
 from calibrant import Predictions, assess, calibrators, metrics
-from calibrant.assessment import expert_text, lay_text
+from calibrant.assessment import _sentences as sentences
 from calibrant.assessment._choice import MAX_FEW_UNITS, has_few_labels, num_parameters
 
 FAST = ("Identity", "Temperature", "StructuredVector")
@@ -26,8 +26,7 @@ def test_calibrated_model_with_few_labels_is_left_alone():
     result = assess(draw(40, 1, 1.0), draw(200, 2, 1.0), FAST)
     assert set(result.held_out.indistinguishable) == set(FAST)
     assert result.chosen_name == "Identity"
-    assert str(len(FAST)) in expert_text.few_labels_sentence(result)
-    assert "40" in lay_text.few_labels_sentence(result)
+    assert str(len(FAST)) in sentences.few_labels_sentence(result)
 
 
 def test_strongly_overconfident_model_is_calibrated_by_the_simplest_of_equals():
@@ -38,8 +37,7 @@ def test_strongly_overconfident_model_is_calibrated_by_the_simplest_of_equals():
     assert 0 < gain.low < gain.value < gain.high
     true_gain = float(metrics.nll(draw(20_000, 3, 4.0)) - metrics.nll(draw(20_000, 3, 4.0).apply(result.best)))
     assert true_gain in gain
-    assert f"{gain.value:.4f} nats, at least {gain.low:.4f}" in expert_text.gain_sentence(result)
-    assert f"at least {100 * math.expm1(gain.low):.1f} %" in lay_text.gain_sentence(result)
+    assert f"{gain.value:.4f} nats, at least {gain.low:.4f}" in sentences.gain_sentence(result)
 
 
 def test_many_labels_select_the_lowest_nll_if_it_is_better_by_more_than_a_standard_error():
@@ -49,7 +47,7 @@ def test_many_labels_select_the_lowest_nll_if_it_is_better_by_more_than_a_standa
     result = assess(val, draw(200, 2, 2.0), ("Identity", "Temperature"))
     assert result.held_out.deficits == {}
     assert result.held_out.simplest is None
-    assert expert_text.few_labels_sentence(result) == ""
+    assert sentences.few_labels_sentence(result) == ""
     assert result.chosen_name == min(result.held_out_nll, key=result.held_out_nll.__getitem__) == "Temperature"
     hardly_better = metrics.Interval(0.001, -0.003, 0.005)  # two thirds of a standard error are 0.0016
     comparison = replace(result.held_out, gains={"Temperature": hardly_better})
@@ -109,5 +107,4 @@ def test_a_gain_of_any_size_has_a_sentence():
     result = assess(draw(80, 1, 4.0), draw(50, 2, 4.0), ("Identity", "Temperature"))
     huge = {name: metrics.Interval(300.0, -1e6, 1e6) for name in result.held_out.gains}
     result = replace(result, held_out=replace(result.held_out, gains=huge))
-    assert "%" not in lay_text.gain_sentence(result)
-    assert "1000000" in expert_text.gain_sentence(result)
+    assert "1000000" in sentences.gain_sentence(result)

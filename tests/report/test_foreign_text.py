@@ -32,12 +32,14 @@ from calibrant._core.text import (
 from calibrant.assessment import Assessment
 from calibrant.io.tables import to_safe_csv
 from calibrant.lab import study
-from calibrant.lab.study import Model, Study, report
+from calibrant.lab.study import Model, Study
 from calibrant.lab.study.grids import RunNames
-from calibrant.lab.study.report import _table_html
 from calibrant.lab.study.tables import Cell, ResultTable
 from calibrant.metrics import metric
-from calibrant.reports.elements import HoverPoint, Section, control_data, figure, json_script, page, table
+from calibrant.reports import page as pages
+from calibrant.reports.document import HoverPoint, Picture
+from calibrant.reports.html import Section, control_data, json_script, note, page, table
+from calibrant.reports.svg import figure
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = [
@@ -81,13 +83,15 @@ def whole_page(text: str) -> str:
     body = table([text, text], [[text, text]], caption=text)
     hover_points = [HoverPoint(0.5, 0.5, text)]
     picture = figure(
-        lambda drawing: drawing.add_subplot().set(title=text, xlabel=text),
-        text,
-        caption=text,
-        hover_points=hover_points,
+        Picture(
+            lambda drawing: drawing.add_subplot().set(title=text, xlabel=text),
+            text,
+            caption=text,
+            hover_points=hover_points,
+        )
     )
     content = control_data("classes", {"words": {text: text}, "rows": [[text]]})
-    return page(text, text, [Section(text, body + picture + content)], {text: text}, kicker=text)
+    return page(text, note(text), [Section(text, body + picture + content)], {text: text}, kicker=text)
 
 
 def study_table(text: str) -> ResultTable:
@@ -95,6 +99,10 @@ def study_table(text: str) -> ResultTable:
     row = RunNames(text, text, text)
     cells = {(row, text): Cell({0: 0.5}, 1.0, best=True)}
     return ResultTable("ece", (row,), (text,), cells, paper_note=text, shift=text)
+
+
+def table_html(table: ResultTable) -> str:
+    return str(pages._part(table.as_table()))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -131,12 +139,12 @@ def test_content_policy_allows_only_the_page():
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_study_table_holds_names_as_text(text):
-    assert Parsed(_table_html(study_table(text))).kinds == Parsed(_table_html(study_table("x"))).kinds
+    assert Parsed(table_html(study_table(text))).kinds == Parsed(table_html(study_table("x"))).kinds
 
 
 def test_metric_heading_is_escaped(monkeypatch):
     monkeypatch.setattr(ResultTable, "heading", "<script>alert(1)</script>")
-    assert "<script" not in _table_html(study_table("x"))
+    assert "<script" not in table_html(study_table("x"))
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
@@ -202,7 +210,7 @@ def hostile_study(tmp_path_factory):
     measured = ("ece", *(f"noted(note={text!r})" for text in HOSTILE[3:5]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(METRICS, "_methods", {name: METRICS[name] for name in METRICS})
-        patch.setattr(report, "study_report", lambda *_: "no page")
+        patch.setattr(study.Result, "html", lambda *_: "no page")
 
         @metric("noted")
         def noted(logits, labels, *, note: str = ""):

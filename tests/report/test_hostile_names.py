@@ -20,7 +20,8 @@ from calibrant.lab.study import figures as study_figures
 from calibrant.lab.study.drawing import Drawing
 from calibrant.predictions.events import describe_event
 from calibrant.reports import plots
-from calibrant.reports.elements import Section, details, diagram_explanations, page, render, table
+from calibrant.reports.diagrams import diagram_explanations
+from calibrant.reports.html import Section, details, note, page, render, table
 
 NAMES = names()
 SOURCE = Path(calibrant.__file__).parent
@@ -87,7 +88,7 @@ def test_text_is_escaped_unless_it_is_markup():
     bad = "<meta http-equiv=refresh>"
     parts = [render("<p>{}</p>", bad), table([bad], [[bad]], caption=bad), details(bad, render("<i></i>"))]
     assert all("<meta" not in part and isinstance(part, Markup) for part in parts)
-    clean, dirty = (page(text, text, [Section(text, Markup())], {text: text}, tiles=text) for text in ("x", bad))
+    clean, dirty = (page(text, note(text), [Section(text, Markup())], {text: text}, kicker=text) for text in ("x", bad))
     assert tags(clean) == tags(dirty)
 
 
@@ -101,9 +102,9 @@ def test_markup_is_built_from_literals():
                 calls.add(f"{path.relative_to(SOURCE)}: {ast.unparse(node)}")
     allowed = {f"Markup({name})" for name in ("template", "text", "html", "opening_tag", "svg_body")}
     assert {call.partition(": ")[2] for call in calls} - allowed == {
-        "Markup(files('calibrant.reports.elements').joinpath(name).read_text('utf-8'))"
+        "Markup(files('calibrant.reports').joinpath(name).read_text('utf-8'))"
     }
-    assert {call.partition(":")[0] for call in calls} == {"report/_elements.py", "report/_figures.py"}
+    assert {call.partition(":")[0] for call in calls} == {"reports/html.py", "reports/svg.py"}
 
 
 def test_templates_are_literals():
@@ -137,14 +138,6 @@ def test_study_figure_titles_escape_invisible_characters(tmp_path):
     drawing = Drawing("d", NAMES["override"], "", lambda ax: ax.plot([0, 1]), [{"x": 1}])
     files = [path.read_text() for path in study_figures._save_drawing(tmp_path, drawing) if path.suffix == ".svg"]
     assert [INVISIBLE_CHARACTER.sub("", text.replace("\n", "")) == text.replace("\n", "") for text in files] == [True]
-
-
-def test_notebook_cell_has_no_plain_words():
-    """A cell has no style sheet that could hide the plain words."""
-    page, cell, _ = rendered_measurement(2, "plain")
-    assert 'class="plain"' in page
-    assert 'class="plain"' not in cell
-    assert "<small>" in cell
 
 
 def test_long_names_are_abbreviated():

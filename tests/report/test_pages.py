@@ -11,16 +11,17 @@ from markupsafe import Markup
 from rendered import FOLDER, assert_rendered
 
 from calibrant import Predictions, assess, measure, metrics
+from calibrant._core.numbers import format_p_value
 from calibrant.assessment import Assessment
-from calibrant.assessment.answers import assessment_answers
-from calibrant.assessment.expert_text import (
+from calibrant.assessment._sentences import (
     decomposed_changes,
-    format_p_value,
     headline,
     remedy_answer,
     score_change_sentence,
 )
-from calibrant.reports.elements import Section, figure, page, table, typeset
+from calibrant.reports.document import Picture
+from calibrant.reports.html import Section, page, table, typeset
+from calibrant.reports.svg import figure
 
 FAST = ("Identity", "Temperature", "HistogramBinning")
 
@@ -218,7 +219,7 @@ def test_verdict_names_the_true_direction(by, status, direction):
         assert result.changes["nll"].high < 0
     assert_rendered(
         f"answers_by_{by}",
-        "\n".join([headline(result.uncalibrated), *(answer.text for answer in assessment_answers(result))]),
+        "\n".join([headline(result.uncalibrated), *(answer.text for answer in result.document().answers)]),
     )
     assert Parsed(text).text.count(headline(result.uncalibrated)) >= 2  # title and heading
 
@@ -226,7 +227,7 @@ def test_verdict_names_the_true_direction(by, status, direction):
 def test_page_of_identity():
     result, text = reported(2.0, n=400, choose="Identity")
     assert "a lower NLL" not in remedy_answer(result)  # Temperature has one
-    assert len(assessment_answers(result)) == 3
+    assert len(result.document().answers) == 3
     assert "Nothing to apply" in text
     assert "After" not in "".join(re.findall(r"<figcaption>(.*?)</figcaption>", text))
 
@@ -270,7 +271,7 @@ def test_facts_are_escaped():
     text = result.html({"command": "calibrant '<script>alert(1)</script>'", "<b>": "<i>&"})
     assert "<script>alert" not in text
     assert "&lt;b&gt;" in text
-    assert page("<t>", "<l>", [Section("<h>", Markup())], {}).count("<t>") == 0
+    assert page("<t>", typeset("<l>"), [Section("<h>", Markup())], {}).count("<t>") == 0
 
 
 def test_typeset_table_and_p_value():
@@ -284,11 +285,12 @@ def test_typeset_table_and_p_value():
 
 
 def test_figures_use_the_colors_of_the_page():
-    html = figure(lambda drawing: drawing.add_subplot().plot([0, 1], color="#4269d0"), "a line", caption="c")
+    picture = Picture(lambda drawing: drawing.add_subplot().plot([0, 1], color="#4269d0"), "a line", caption="c")
+    html = figure(picture)
     assert "var(--blue)" in html
     assert "currentColor" in html
     assert "#4269d0" not in html
-    assert html == figure(lambda drawing: drawing.add_subplot().plot([0, 1], color="#4269d0"), "a line", caption="c")
+    assert html == figure(picture)
 
 
 def test_report_on_chunks():
@@ -355,7 +357,7 @@ def test_page_on_a_measurement_calls_no_predictions_uncalibrated(of):
 
 def test_notebook_shows_answers_and_numbers(over):
     page_text = Parsed(over[0]._repr_html_()).text
-    for part in (headline(over[0].uncalibrated), *(answer.text for answer in assessment_answers(over[0]))):
+    for part in (headline(over[0].uncalibrated), *(answer.text for answer in over[0].document().answers)):
         assert " ".join(part.split()) in page_text
     assert "<svg" not in over[0]._repr_html_()
     assert Parsed(measure(drawn(100, 0, 1.0))._repr_html_()).all("table")

@@ -8,9 +8,8 @@ import torch
 from rendered import assert_rendered
 
 from calibrant import Predictions, assess, measure, metrics
-from calibrant.assessment import expert_text
-from calibrant.assessment._cells import group_headings
-from calibrant.assessment.answers import assessment_answers, measurement_answers
+from calibrant.assessment import _sentences as sentences
+from calibrant.assessment._tables import group_headings
 
 
 def confidences(confidence: float, right: int, n: int) -> Predictions:
@@ -54,9 +53,9 @@ def test_notes_and_answers_agree_with_the_verdict(name):
     texts = (
         verdict.status,
         gap.note,
-        expert_text.headline(table),
-        expert_text.calibration_answer(table),
-        *(answer.lay_text for answer in measurement_answers(table)),
+        sentences.headline(table),
+        sentences.calibration_answer(table),
+        *(answer.text for answer in table.document().answers),
     )
     assert_rendered(f"verdict_{name.replace(' ', '_')}", "\n".join(texts))
 
@@ -77,23 +76,23 @@ def test_remedy_names_worse_metrics_and_a_reversed_direction():
     )
     assert result.calibrated["ece"].value > result.uncalibrated["ece"].value
     assert (result.uncalibrated.verdict.direction, result.calibrated.verdict.direction) == ("over", "under")
-    ece, brier = expert_text.worsened_metric_sentences(result)
+    ece, brier = sentences.worsened_metric_sentences(result)
     assert result.uncalibrated["ece"].text in ece
     assert result.calibrated["ece"].text in ece
     assert f"{result.calibrated['event_brier'].value:.4f}" in brier
-    (turn,) = expert_text.direction_change_sentences(result)
-    assert expert_text.gap_points(result.uncalibrated) in turn
-    assert expert_text.gap_points(result.calibrated) in turn
+    (turn,) = sentences.direction_change_sentences(result)
+    assert sentences.gap_points(result.uncalibrated) in turn
+    assert sentences.gap_points(result.calibrated) in turn
     assert turn.index("overestimates") < turn.index("underestimates")
-    assert all(sentence in expert_text.remedy_answer(result) for sentence in (ece, brier, turn))
-    assert_rendered("remedy_setbacks", expert_text.remedy_answer(result))
-    assert "worse" in assessment_answers(result)[2].lay_text
+    assert all(sentence in sentences.remedy_answer(result) for sentence in (ece, brier, turn))
+    assert_rendered("remedy_setbacks", sentences.remedy_answer(result))
+    assert "worse" in result.document().answers[2].text
 
 
 def test_remedy_of_an_improvement_names_no_worse_metric():
     result = assess(scores(2000, 3.0, 0), scores(2000, 3.0, 1), ["Temperature"])
-    assert expert_text.worsened_metric_sentences(result) == []
-    assert "worse" not in expert_text.remedy_answer(result)
+    assert sentences.worsened_metric_sentences(result) == []
+    assert "worse" not in sentences.remedy_answer(result)
 
 
 def test_remedy_names_a_loss_of_accuracy():
@@ -105,7 +104,7 @@ def test_remedy_names_a_loss_of_accuracy():
     rows["accuracy"] = replace(rows["accuracy"], high=0.01)
     insignificant_loss = replace(result, changes=replace(result.changes, rows=tuple(rows.values())))
     assert_rendered(
-        "remedy_less_accurate", "\n".join(map(expert_text.remedy_answer, (significant_loss, insignificant_loss)))
+        "remedy_less_accurate", "\n".join(map(sentences.remedy_answer, (significant_loss, insignificant_loss)))
     )
 
 
@@ -153,7 +152,7 @@ def test_reasons_follow_the_numbers_of_the_table():
     ):
         changed = replace(result, chosen_name=chosen_name, selection="held_out", held_out_nll=nll)
         assert changed.has_lowest_held_out_nll is lowest
-        texts += [expert_text.remedy_answer(changed), assessment_answers(changed)[2].lay_text]
+        texts.append(changed.document().answers[2].text)
     assert_rendered("remedy_reasons", "\n".join(texts))
 
 
@@ -163,7 +162,7 @@ def test_a_loss_that_another_map_removes_is_not_ascribed_to_the_model():
     texts: list[str] = []
     for name in "Temperature", "Vector":
         result = assess(val, test, ["Temperature", "Vector"], choose=name)
-        texts.append(expert_text.score_change_sentence(result))
+        texts.append(sentences.score_change_sentence(result))
     remaining = [result.measurements[name]["nll"].value for name in ("Temperature", "Vector")]
     assert remaining[0] > remaining[1] + 0.01
     assert_rendered("score_changes", "\n".join(texts))
@@ -173,14 +172,13 @@ def test_a_loss_that_another_map_removes_is_not_ascribed_to_the_model():
 def test_one_group_is_described_in_the_singular(scale):
     p = scores(2000, scale, 1, shift=2 * (scale - 1))
     table = measure(Predictions(p.logits, p.labels, groups=["all"] * len(p)))
-    answer = measurement_answers(table)[-1]
-    assert_rendered(f"one_group_{scale}", "\n".join([expert_text.headline(table), answer.text, answer.lay_text]))
+    answer = table.document().answers[-1]
+    assert_rendered(f"one_group_{scale}", "\n".join([sentences.headline(table), answer.text]))
 
 
 def test_a_single_example_may_change_classes_only_if_the_calibrator_may():
     val, test = scores(200, 3.0, 0), scores(1, 3.0, 1)
     texts = [
-        expert_text.remedy_answer(assess(val, test, [name], choose=name))
-        for name in ("Temperature", "HistogramBinning")
+        sentences.remedy_answer(assess(val, test, [name], choose=name)) for name in ("Temperature", "HistogramBinning")
     ]
     assert_rendered("remedy_of_one_example", "\n".join(texts))

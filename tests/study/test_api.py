@@ -378,7 +378,7 @@ def test_the_command_reports_the_failed_run_and_its_error(tmp_path, broken):
     )
     completed = CliRunner().invoke(study_app, ["run", str(tmp_path / "b.toml"), "--out", str(tmp_path / "out")])
     assert completed.exit_code == 1
-    assert "Breaks, focal, seed 0: RuntimeError: no wonder of two lines" in completed.output
+    assert "Breaks, focal, seed 0: RuntimeError: no wonder of two lines" in " ".join(completed.output.split())
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ recipe = {epochs = 3, batch_size = 20, milestones = []}
 
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch):
-    monkeypatch.setattr("calibrant.lab.study.report.study_report", lambda *_: "no page")
+    monkeypatch.setattr("calibrant.lab.study.Result.html", lambda *_: "no page")
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def page():
 @pytest.fixture(autouse=True)
 def no_page(request, monkeypatch):
     if "page" not in request.fixturenames:
-        monkeypatch.setattr("calibrant.lab.study.report.study_report", lambda *_: "no page")
+        monkeypatch.setattr("calibrant.lab.study.Result.html", lambda *_: "no page")
 
 
 def make_study(losses=("focal", "brier"), *, data=(DATA,), name="small", recipe=RECIPE, **options):

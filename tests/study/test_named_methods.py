@@ -49,7 +49,7 @@ recipe = {epochs = 1, batch_size = 6, milestones = []}
 
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch):
-    monkeypatch.setattr("calibrant.lab.study.report.study_report", lambda *_: "no page")
+    monkeypatch.setattr("calibrant.lab.study.Result.html", lambda *_: "no page")
 
 
 def trained(folder, text, data=None):

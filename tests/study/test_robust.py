@@ -32,7 +32,7 @@ def make_study(*datasets, calibrators=("Identity",), metrics=("error", "ece"), l
 @pytest.fixture(autouse=True)
 def no_page(request, monkeypatch):
     if "page" not in request.fixturenames:
-        monkeypatch.setattr("calibrant.lab.study.report.study_report", lambda *_: "no page")
+        monkeypatch.setattr("calibrant.lab.study.Result.html", lambda *_: "no page")
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_own_metrics_are_rendered_in_every_form(forgotten):
         return (logits.topk(2).indices == labels[:, None]).any(1).double().mean()
 
     (table,) = build_tables([row(loss, 0, "Identity", v, metric="top2") for loss, v in (("a", 0.25), ("b", 0.75))])
-    forms = (table.markdown(), table.latex(), str(table), report._table_html(table), report.findings([table])[0])
+    forms = (table.markdown(), table.latex(), str(table), str(table.as_table()), *report.findings([table]).values())
     assert_rendered("study_table_of_own_metric", "\n\n".join(forms))
 
 
@@ -238,7 +238,7 @@ def test_calibration_errors_have_a_noise_floor(metric, expected, tmp_path, calib
     assert cell.floor == pytest.approx(mean(floors))
     for rendered in (table.markdown(), table.latex(), str(table)):
         assert table.metric_info.text(cell.floor) in rendered
-    assert table.metric_info.text(cell.floor) in report._table_html(table)
+    assert table.metric_info.text(cell.floor) in str(table.as_table())
     assert next(table.records())["floor"] == cell.floor
 
 
@@ -260,7 +260,7 @@ def test_the_best_mean_is_crowned_only_if_it_is_significant_and_above_its_noise_
         ]
         if len(values) == 2:
             built_rows.append(row("b", 2, "Identity", math.nan) | {"diverged": 1})
-        texts += [name, *report.findings(build_tables(built_rows)), ""]
+        texts += [name, *report.findings(build_tables(built_rows)).values(), ""]
     assert_rendered("study_findings_on_the_best", "\n".join(texts))
     crowned = [name for name, text in zip(texts[::3], texts[1::3], strict=True) if "b has the lowest" in text]
     assert crowned == ["significant", "no floor"]

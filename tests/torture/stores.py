@@ -28,7 +28,7 @@ from torture.campaign import Counts
 
 from calibrant import InputError
 from calibrant.lab import study as studies
-from calibrant.lab.study import Grid, Recipe, Store, Study, report, stored_files
+from calibrant.lab.study import Grid, Recipe, Result, Store, Study, stored_files
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import execute
 
@@ -51,12 +51,12 @@ def study(losses: tuple[str, ...] = ("focal", "AdaFocal"), seeds: int = 1) -> St
 @contextmanager
 def without_report() -> Iterator[None]:
     """Save a checkpoint at every epoch and skip the report, which takes longest."""
-    page, report.study_report = report.study_report, lambda *_: "no page"
+    page, Result.html = Result.html, lambda *_: "no page"
     pause, stored_files.MIN_SAVE_INTERVAL_SECONDS = stored_files.MIN_SAVE_INTERVAL_SECONDS, 0.0
     try:
         yield
     finally:
-        report.study_report, stored_files.MIN_SAVE_INTERVAL_SECONDS = page, pause
+        Result.html, stored_files.MIN_SAVE_INTERVAL_SECONDS = page, pause
 
 
 def run(out: Path, spec: Study, engine: str = "local") -> None:

@@ -220,24 +220,6 @@ def escape_markup(text: str) -> str:
     return escape(escape_invisible(text))
 
 
-def format_percent(share: float, digits: int = 2) -> str:
-    """Return a share in percent.
-
-    >>> format_percent(0.12345)
-    '12.35 %'
-    """
-    return f"{100 * share:.{digits}f} %"
-
-
-def format_percent_range(low: float, high: float, digits: int = 2) -> str:
-    """Return the ends of an interval of shares in percent.
-
-    >>> format_percent_range(0.1, 0.25, 0)
-    '10 % to 25 %'
-    """
-    return f"{format_percent(low, digits)} to {format_percent(high, digits)}"
-
-
 def join_names(names: Sequence[str]) -> str:
     """Return "a, b and c"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

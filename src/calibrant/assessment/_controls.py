@@ -10,11 +10,11 @@ from torch import Tensor
 from calibrant import metrics
 from calibrant._core.files import null_nonfinite
 from calibrant._core.kernels.bins import Bins, equal_width_edges
-from calibrant._core.text import format_percent
+from calibrant._core.numbers import format_level, format_percent, format_percent_range
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
 from calibrant.assessment._mistakes import Mistake, mistakes_by_class
 from calibrant.assessment._results import Assessment, Measurement, Row
-from calibrant.assessment._sentences import capitalize, format_level
+from calibrant.assessment._sentences import capitalize
 from calibrant.calibrators import Temperature
 from calibrant.metrics import Interval
 from calibrant.metrics.curves import frequency_limits, precision_limits
@@ -284,7 +284,7 @@ def _error_texts(precision: float, low: float, high: float, level: str) -> tuple
     """Return the error rate 1 - precision as text and its interval, or a dash if nothing is acted on."""
     if math.isnan(precision):
         return "\N{EN DASH}", ""
-    interval = f"simultaneous {level} interval {100 * (1 - high):.2f} to {format_percent(1 - low)}"
+    interval = f"simultaneous {level} interval {format_percent_range(1 - high, 1 - low)}"
     return format_percent(1 - precision), interval
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibrant._core.text import format_percent, format_percent_range
+from calibrant._core.numbers import format_level, format_p_value, format_percent, format_percent_range
 from calibrant.assessment import _tables
 from calibrant.assessment._controls import (
     AS_MEASURED,
@@ -20,13 +20,12 @@ from calibrant.assessment._controls import (
 )
 from calibrant.assessment._results import Assessment, Measurement
 from calibrant.assessment._sentences import (
+    MAX_BIN_SHARE,
     calibration_answer,
     capitalize,
     decomposed_changes,
     direction_answer,
     event_sentence,
-    format_level,
-    format_p_value,
     group_answer,
     headline,
     remedy_answer,
@@ -164,7 +163,7 @@ def _tiles(before: Measurement, after: Measurement, nll_note: str) -> list[Tile]
     event, frequency = before.event, before.observed_frequency
     ece = _change_text(100 * before["ece"].value, 100 * after["ece"].value, 2)
     floor = f"calibrated model: up to {format_percent(after['noise_floor'].high)}"
-    interval = f"[{100 * frequency.low:.2f}, {100 * frequency.high:.2f}]"
+    interval = format_percent_range(frequency.low, frequency.high)
     return [
         Tile(f"Mean {event.probability}", format_percent(before.mean_confidence, 1)),
         Tile(capitalize(event.frequency), format_percent(frequency.value, 1), interval),
@@ -190,7 +189,10 @@ def _diagrams(measurements: LabeledMeasurements) -> list[Part]:
         error = f"ECE {ece}, {p_value}"
         level = None if measurement.clusters else measurement.level  # intervals of bins assume independent rows
         curves.append(curve_diagram(title, measurement.by_score, bins, error, event=event))
-        bars.append(bar_diagram(title, bins, error, event=event, level=level))
+        if float(bins.weight.max()) < MAX_BIN_SHARE:  # else a bar chart says no more than the mean
+            bars.append(bar_diagram(title, bins, error, event=event, level=level))
+    if not bars:
+        return [SideBySide(curves), curve_explanation]
     if len(measurements) == 1:
         return [SideBySide(curves + bars), curve_explanation, bar_explanation]
     return [SideBySide(curves), curve_explanation, Fold("Show as bar charts", [SideBySide(bars), bar_explanation])]

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from calibrant import calibrators, metrics
+from calibrant._core.numbers import format_percent
 from calibrant._core.registry import METRICS, Method, check_settings
-from calibrant._core.text import format_percent
 from calibrant._core.types import Count, InputError
 from calibrant.assessment._label_remarks import find_only_class, only_class_remark
 from calibrant.assessment._results import Measurement, Row, metric_info
@@ -308,7 +308,7 @@ def _summary_row(method: Method, summary: Summary, level: float) -> Row:
 
 def _classwise_row(name: str, class_errors: Tensor) -> Row:
     """Return the row of the class-wise ECE, the mean of the ECE of the classes, (k). Its note states the largest."""
-    return Row(name, float(class_errors.mean()), note=f"worst class {100 * float(class_errors.max()):.2f} %")
+    return Row(name, float(class_errors.mean()), note=f"worst class {format_percent(float(class_errors.max()))}")
 
 
 def _interval_row(name: str, interval: Interval) -> Row:

@@ -7,7 +7,14 @@ import math
 from collections.abc import Callable
 
 from calibrant._core.kernels.solvers import Certificate
-from calibrant._core.text import display_name, format_percent, join_names
+from calibrant._core.numbers import (
+    format_level,
+    format_p_value,
+    format_percent,
+    format_percent_range,
+    format_points,
+)
+from calibrant._core.text import display_name, join_names
 from calibrant.assessment._label_remarks import class_label
 from calibrant.assessment._results import Assessment, Measurement
 from calibrant.calibrators import preserves_argmax
@@ -28,6 +35,8 @@ VERDICT_OPENINGS = {
     "no_evidence": "No evidence of miscalibration.",
     "too_little_data": "Too little data to tell.",
 }
+MAX_RARE_SHARE = 0.02  # of an event, below which ratios say more than differences
+MAX_BIN_SHARE = 0.95  # of the examples in one bin, beyond which the bin says no more than the mean
 HELD_OUT_FOLDS = "held-out folds of the fitting data"
 DIRECTION_OPENINGS = {"over": "Too high.", "under": "Too low.", None: "No clear direction."}
 
@@ -72,7 +81,7 @@ def calibration_answer(measurement: Measurement) -> str:
 
 def gap_points(measurement: Measurement) -> str:
     """Return the absolute difference between mean probability and frequency, in points."""
-    return f"{100 * abs(measurement['signed_gap'].value):.1f}"
+    return format_points(abs(measurement["signed_gap"].value))
 
 
 def direction_answer(measurement: Measurement) -> str:
@@ -86,11 +95,11 @@ def direction_answer(measurement: Measurement) -> str:
     text = (
         f"{opening} The mean {event.probability} is {format_percent(measurement.mean_confidence, 1)} and the "
         f"{event.frequency} is {format_percent(measurement.observed_frequency.value, 1)}, a difference of "
-        f"{100 * signed_gap.value:+z.1f} points ({level} interval {100 * signed_gap.low:z.1f} to "
-        f"{100 * signed_gap.high:z.1f})."
+        f"{format_points(signed_gap.value, sign='+')} points ({level} interval {format_points(signed_gap.low)} to "
+        f"{format_points(signed_gap.high)}){_ratio_clause(measurement)}."
     )
     if verdict.is_miscalibrated:
-        return f"{text} {_worst_bin_sentence(measurement)}"
+        return f"{text} {_worst_bin_sentence(measurement)}".strip()
     if signed_gap.low <= 0 <= signed_gap.high:
         return text
     return (
@@ -99,16 +108,27 @@ def direction_answer(measurement: Measurement) -> str:
     )
 
 
+def _ratio_clause(measurement: Measurement) -> str:
+    """Return the ratio of mean probability and frequency of a rare event, whose difference says little by itself."""
+    mean, frequency = measurement.mean_confidence, measurement.observed_frequency.value
+    if not 0 < min(mean, frequency) < MAX_RARE_SHARE or measurement.event.kind != "class":
+        return ""
+    return f", a factor of {mean / frequency:.2g}"
+
+
 def _worst_bin_sentence(measurement: Measurement) -> str:
-    """Name the bin that contributes most to ECE, and its contribution."""
+    """Name the bin that contributes most to ECE, and its contribution, unless one bin holds nearly all."""
     event, bins = measurement.event, measurement.reliability_bins
+    if float(bins.weight.max()) > MAX_BIN_SHARE:
+        return ""
     contributions = bins.weight * bins.gap.abs()  # ECE is their sum
     worst = int(contributions.argmax())
-    low, high = (100 * float(edge) for edge in bins.edges[worst : worst + 2])
+    low, high = (float(edge) for edge in bins.edges[worst : worst + 2])
+    part, total = (format_points(float(x)) for x in (contributions[worst], contributions.sum()))
     return (
-        f"{capitalize(event.scores)} of {low:.0f} to {high:.0f} % "
+        f"{capitalize(event.scores)} of {format_percent_range(low, high, 0)} "
         f"({format_percent(float(bins.weight[worst]), 0)} of the {event.units}) contribute "
-        f"{100 * float(contributions[worst]):.1f} of the {100 * float(contributions.sum()):.1f} points of ECE."
+        f"{part} of the {total} points of ECE."
     )
 
 
@@ -120,7 +140,8 @@ def group_answer(measurement: Measurement) -> str:
     def describe_group(i: int) -> str:
         """Return the name of a group, the direction of its gap, and its size."""
         direction = "over" if float(groups.low[i]) > 0 else "under"
-        return f"{quote(groups.names[i])} ({event.headline(direction)} by {100 * abs(float(groups.gap[i])):.1f} points)"
+        gap = format_points(abs(float(groups.gap[i])))
+        return f"{quote(groups.names[i])} ({event.headline(direction)} by {gap} points)"
 
     num_miscalibrated, group_list = list_miscalibrated_groups(groups, describe_group)
     if len(groups.names) == 1:
@@ -236,12 +257,13 @@ def _accuracy_sentence(assessment: Assessment) -> str:
         return ""
     if change.low == change.high == 0:
         return "Accuracy does not change."
-    text = f"Accuracy changes by {100 * change.difference:+.2f} points"
+    text = f"Accuracy changes by {format_points(change.difference, 2, '+')} points"
     if not (math.isfinite(change.low) and math.isfinite(change.high)):
         return f"{text}."
     level = format_level(assessment.changes.level)
+    low, high = (format_points(limit, 2, "+") for limit in (change.low, change.high))
     loss = f", a loss that {_significance(change)}" if change.difference < 0 else ""
-    return f"{text} ({level} interval {100 * change.low:+.2f} to {100 * change.high:+.2f}){loss}."
+    return f"{text} ({level} interval {low} to {high}){loss}."
 
 
 def _accuracy_preserving_sentence(assessment: Assessment) -> str:
@@ -376,16 +398,6 @@ def score_change_sentence(assessment: Assessment) -> str:
 
 
 # Formats
-
-
-def format_level(level: float) -> str:
-    """Return the level of an interval in percent, such as "90 %"."""
-    return f"{100 * level:g} %"
-
-
-def format_p_value(p: float) -> str:
-    """Return a p-value such as "p = 0.034" or "p < 0.0001"."""
-    return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
 
 
 def capitalize(text: str) -> str:

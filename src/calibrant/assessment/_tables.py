@@ -6,15 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
+from calibrant._core.numbers import format_level, format_p_value, format_percent, format_points
 from calibrant._core.registry import CALIBRATORS
-from calibrant._core.text import display_name, format_percent
+from calibrant._core.text import display_name
 from calibrant.assessment._results import Assessment, Measurement, Row
 from calibrant.assessment._sentences import (
     decomposed_changes,
     few_labels_sentence,
     fit_warnings,
-    format_level,
-    format_p_value,
     score_change_sentence,
     selection_reason,
 )
@@ -147,7 +146,7 @@ def classes_table(measurements: LabeledMeasurements) -> Table:
             first.class_name(j),
             f"{int(classes.count[j]):,}",
             *(share_text(column[j]) for column in columns),
-            *(f"{100 * float(class_table.ece[j]):.2f}" for class_table in class_tables),
+            *(format_points(float(class_table.ece[j]), 2) for class_table in class_tables),
         ]
         for j in classes.worst_first[:MAX_TABLE_ROWS].tolist()
     ]
@@ -327,20 +326,20 @@ def _group_cells(name: str, values: Mapping[str, Any], nll_info: MetricInfo) -> 
     The value "said" is the mean confidence, and "happened" the frequency of the event.
     """
     count_text = interval = ""
-    floor = f"{100 * values['floor']:.2f}"
+    floor = format_points(values["floor"], 2)
     if "count" in values:
         count = values["count"]
         count_text = f"{count:,.6g}" if count % 1 else f"{int(count):,}"  # weights may be fractions
-        interval = f"[{100 * values['low']:+z.1f}, {100 * values['high']:+z.1f}]"
-        floor += f", up to {100 * values['floor_high']:.2f}"
+        interval = f"[{format_points(values['low'], sign='+')}, {format_points(values['high'], sign='+')}]"
+        floor += f", up to {format_points(values['floor_high'], 2)}"
     return [
         name,
         count_text,
         format_percent(values["said"], 1),
         format_percent(values["happened"], 1),
-        f"{100 * values['gap']:+z.1f}",
+        format_points(values["gap"], sign="+"),
         interval,
-        f"{100 * values['ece']:.2f}",
+        format_points(values["ece"], 2),
         floor,
         nll_info.text(values["nll"]),
     ]

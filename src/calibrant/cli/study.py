@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
-from rich.table import Table as Rich
 from typer import Argument, Exit, Option, Typer
 
 from calibrant._core.errors import InputError
 from calibrant._core.text import escape_invisible, escape_markup
 from calibrant.cli._common import (
-    BARE_TABLE_STYLE,
     WITH_OPTION,
     bare_table,
     command_line,
@@ -27,7 +25,6 @@ from calibrant.cli._common import (
 if TYPE_CHECKING:
     from calibrant.lab.study import Progress, Result, Status
 
-MIN_WIDE_COLUMNS = 112  # of a terminal that shows standard deviations
 study_app = Typer(no_args_is_help=True, rich_markup_mode=None, help="Train and compare networks over a grid.")
 
 STUDY_ARGUMENT = Argument(..., metavar="STUDY", help="Study file (.toml), or name of a bundled study.")
@@ -286,36 +283,8 @@ def _print_result(result: "Result | Status") -> None:
         if result.runs_without_data:
             raise Exit(1)
         return
-    _print_tables(result)
+    console.print(result)
     if result.report is not None:
         print_line(f"wrote {result.report}")
-    for line in result.failure_lines:
-        console.print(escape_invisible(line), style="red", markup=False, soft_wrap=True)
     if result.failed:
         raise Exit(1)
-
-
-def _print_tables(result: "Result") -> None:
-    """Print the tables with their notes, what the cells hold, and the findings.
-
-    Standard deviations are shown if the terminal is wide. A row of the paper's values is below each row that it has.
-    """
-    is_wide = console.width >= MIN_WIDE_COLUMNS
-    for t in result.tables:
-        table = Rich(title=escape_markup(t.heading), title_justify="left", title_style="bold", **BARE_TABLE_STYLE)
-        table.add_column(t.row_header, no_wrap=True)
-        for column in t.columns:
-            heading = escape_markup(column).replace("(", "\n(")  # settings of a method on a line of their own
-            table.add_column(heading, justify="right", no_wrap=True)
-        for row, cells, paper_texts in t.rendered_rows(deviation=is_wide):
-            texts = (f"[bold]{text}[/bold]" if is_best else text for text, is_best in cells)
-            table.add_row(escape_markup(t.name(row)), *texts)
-            if paper_texts:
-                table.add_row("  paper", *paper_texts, style="dim italic")
-        console.print(table, *(f"[dim]{escape_markup(note)}[/dim]" for note in t.table_notes), "", sep="\n")
-    if result.tables:
-        cell_text = result.cell_description if is_wide else result.cell_description.replace(" ± standard deviation", "")
-        console.print(f"[dim]{cell_text}, temperature in brackets, best mean in bold[/dim]")
-        notes = dict.fromkeys(t.significance_note for t in result.tables if t.significance_note)
-        console.print(*(f"[dim]{note}[/dim]" for note in notes), "", sep="\n")
-        console.print(escape_invisible(result.finding, allowed="\n"), markup=False)

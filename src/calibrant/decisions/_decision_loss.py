@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.bins import allow_rounding
-from calibrant._core.text import format_percent, format_percent_range
+from calibrant._core.numbers import format_percent, format_percent_range
 from calibrant.metrics import Interval, share_interval, strict_limits
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import evaluated_event

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from calibrant import calibrators
 from calibrant._core.files import atomic_write, check_suffix
-from calibrant._core.text import format_percent, format_percent_range, shorten_list
+from calibrant._core.numbers import format_percent, format_percent_range
+from calibrant._core.text import shorten_list
 from calibrant._core.types import AnyFloat, InputError
 from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores, label_scores
 from calibrant.io.formats import CALIBRATOR_SUFFIX

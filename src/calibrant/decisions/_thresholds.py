@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from calibrant._core.kernels.bins import allow_rounding
-from calibrant._core.text import format_percent
+from calibrant._core.numbers import format_percent
 from calibrant._core.types import Allows
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import BINARY_EVENTS, evaluated_event

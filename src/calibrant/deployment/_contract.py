@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibrant import calibrators
 from calibrant._core.files import provenance
-from calibrant._core.text import format_percent
+from calibrant._core.numbers import format_percent
 from calibrant._core.types import InputError
 from calibrant.decisions import CertifiedThreshold, Sets, SetScore, certify_threshold, save_atomically
 from calibrant.io.formats import CONTRACT_SUFFIX

@@ -29,6 +29,7 @@ from sklearn.utils.validation import (
 
 from calibrant import calibrators, metrics
 from calibrant._core import registry
+from calibrant._core.numbers import format_percent
 from calibrant._core.types import InputError
 from calibrant.predictions import Predictions, column_names
 from calibrant.predictions.validation.names import factorize
@@ -381,7 +382,7 @@ class ReliabilityDisplay:
         from calibrant.metrics import ece
         from calibrant.reports.plots import reliability
 
-        title = f"{self.name}, ECE {100 * float(ece(self.predictions)):.2f} %".removeprefix(", ")
+        title = f"{self.name}, ECE {format_percent(float(ece(self.predictions)))}".removeprefix(", ")
         self.ax_ = reliability(self.predictions, ax=ax, title=title)
         self.figure_ = self.ax_.figure
         return self

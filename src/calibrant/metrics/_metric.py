@@ -13,6 +13,7 @@ from torch import Tensor
 
 from calibrant._core import registry
 from calibrant._core.kernels.bins import EventStatistics
+from calibrant._core.numbers import format_number
 from calibrant._core.types import InputError, PerExample
 from calibrant.metrics._intervals import Evidence, Extremes, Interval, Sample, ScoreRange
 from calibrant.metrics._sums import BinSums
@@ -62,8 +63,7 @@ class MetricInfo:
         displayed = 100 * value if self.percent else value
         if MIN_EXPONENT_VALUE <= abs(displayed) < math.inf:
             return f"{displayed:.3g}".replace("e+", "e")
-        # "z" writes a rounded -0.00 as 0.00
-        return f"{displayed:z.{(2 if self.percent else 4) if digits is None else digits}f}"
+        return format_number(displayed, (2 if self.percent else 4) if digits is None else digits)
 
     def best(self, values: list[float]) -> float:
         """Return the best value, ignoring nan, or nan if there is none or neither direction is better."""

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import torch
 
 from calibrant._core.foreign import read_toml
+from calibrant._core.numbers import format_number, format_percent
 from calibrant._core.text import display_name, escape_invisible, join_names, shorten_repr
 from calibrant._core.types import InputError
 from calibrant.monitoring._bounds import MetricBounds, calibrated_size_ratio, estimate_difference, metric_bounds
@@ -82,7 +83,7 @@ class Condition:
 
     def _text(self, value: float) -> str:
         """Return a value of the metric in its unit."""
-        return f"{100 * value:.2f} %" if self.is_percent else f"{value:.4f}"
+        return format_percent(value) if self.is_percent else format_number(value, 4)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._core.numbers import format_percent, format_percent_range
 from calibrant._core.registry import METRICS
-from calibrant._core.text import display_name, format_percent, format_percent_range, join_names
+from calibrant._core.text import display_name, join_names
 from calibrant._core.types import InputError
 from calibrant.monitoring._bounds import estimate_difference
 from calibrant.monitoring._comparison_parts import confidence_section, reliability_section, tests_table

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from calibrant._core.text import format_percent, format_percent_range
+from calibrant._core.numbers import format_percent, format_percent_range
 from calibrant._core.types import InputError
 from calibrant.monitoring._compare import DEFAULT_ALPHA, ComparedRow, check_test_options, compared_rows, list_titles
 from calibrant.monitoring._comparison_parts import confidence_section, estimates_table, tests_table

@@ -6,7 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from calibrant._core.text import display_name, format_percent
+from calibrant._core.numbers import format_percent
+from calibrant._core.text import display_name
 from calibrant.metrics import Sample, ScoreRange, student_quantile
 from calibrant.monitoring._features import (
     confidences,

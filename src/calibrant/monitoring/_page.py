@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibrant._core.numbers import format_percent
 from calibrant._core.text import display_name
 from calibrant.monitoring._verdict import format_gap
 from calibrant.reports.document import Document, HoverPoint, Note, Picture, Section, Table
@@ -59,8 +60,8 @@ def _periods_section(watch: "Watch", num_periods: int) -> Section:
     for i, name in enumerate(names):
         hover_points.append(HoverPoint(i + 1.0, float(gap[i]), f"{gap_texts[i]}, {rows[i]:,.0f} rows"))
         size = f"{rows[i]:,.0f}" + (f" of {predicted[i]:,}" if rows[i] < predicted[i] else "")
-        shares = [f"{100 * (total[i] / rows[i]):.1f} %" for total in (confidence, outcomes)]
-        body.append([name, size, *shares, format_gap(gap[i]), f"{100 * margin[i]:.2f} %", f"{evidence[i]:.2f}"])
+        shares = [format_percent(total[i] / rows[i], 1) for total in (confidence, outcomes)]
+        body.append([name, size, *shares, format_gap(gap[i]), format_percent(margin[i]), f"{evidence[i]:.2f}"])
     alt_text = f"Gap by period. {'; '.join(gap_texts)}."
     picture = Picture(draw, alt_text, "The last periods", size=(7.0, 3.8), hover_points=hover_points)
     head = ["period", "rows", "confidence", "outcome", "gap", "calibrated: within", "evidence / alarm"]

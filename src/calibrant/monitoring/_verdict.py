@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from calibrant._core.numbers import format_percent
 from calibrant._core.text import display_name
 from calibrant.metrics import Interval
 from calibrant.monitoring._bets import BETS
@@ -268,4 +269,4 @@ def _prometheus_number(value: float) -> str:
 
 def format_gap(value: float) -> str:
     """Return a gap in percent with its sign, or an empty text for NaN."""
-    return "" if math.isnan(value) else f"{100 * value:+.2f} %"
+    return "" if math.isnan(value) else format_percent(value, sign="+")

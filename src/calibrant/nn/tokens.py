@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.softmax import chunked_logits
+from calibrant._core.numbers import format_percent, format_percent_range
 from calibrant._core.types import InputError
 from calibrant.metrics import Interval, Sample, Summary
 from calibrant.predictions import Predictions
@@ -38,7 +39,8 @@ class TokenCalibration:
         gap = self.summary.interval("signed_gap")
         return (
             f"{len(self.summary):,} tokens: NLL {self.nll.value:.4f} ({self.nll.low:.4f} to {self.nll.high:.4f}), "
-            f"confidence minus accuracy {100 * gap.value:+.2f} % ({100 * gap.low:+.2f} to {100 * gap.high:+.2f} %), "
+            f"confidence minus accuracy {format_percent(gap.value, sign='+')} "
+            f"({format_percent_range(gap.low, gap.high, sign='+')}), "
             f"at temperature {self.temperature:.4g}"
         )
 

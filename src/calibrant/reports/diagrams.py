@@ -8,13 +8,19 @@ from itertools import pairwise
 from matplotlib.figure import Figure
 
 from calibrant._core.kernels.bins import Bins, GroupedScores
-from calibrant._core.text import format_percent
+from calibrant._core.numbers import format_percent, format_percent_range
 from calibrant.metrics import Curve
 from calibrant.metrics.curves import corp_of, frequency_limits
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import TOP_CLASS, EventKind
 from calibrant.reports.document import HoverPoint, Picture
-from calibrant.reports.plots import confidence_histogram, reliability, reliability_curve
+from calibrant.reports.plots import (
+    confidence_histogram,
+    has_rare_scores,
+    rare_histogram,
+    reliability,
+    reliability_curve,
+)
 
 NUM_BAND_DRAWS = 300
 MAX_LABEL_CHARACTERS = 44  # per line of an axis label
@@ -54,12 +60,16 @@ def curve_diagram(
         event: The event, whose words label the axes.
     """
     curve = corp_of(by_score, level=0.90, draws=NUM_BAND_DRAWS, seed=0)
+    is_rare = has_rare_scores(curve)  # bins of equal width would hold all examples in the first one
 
     def draw(drawing: Figure) -> None:
         """Draw the curve above the histogram, with one axis of probabilities."""
         upper, lower = drawing.subplots(2, 1, height_ratios=[5, 1], sharex=True)
         reliability_curve(curve, ax=upper)
-        confidence_histogram(bins, ax=lower)
+        if is_rare:
+            rare_histogram(curve, ax=lower)
+        else:
+            confidence_histogram(bins, ax=lower)
         upper.set(xlabel="", ylabel=_wrap_label(event.frequency))
         lower.set(xlabel=_wrap_label(event.probability), ylabel=event.units)
 
@@ -71,7 +81,7 @@ def curve_diagram(
         size=(width, 1.25 * width),
         hover_points=[
             *_curve_points(curve, float(by_score.total_weight.sum()), event),
-            *_histogram_points(bins, event),
+            *([] if is_rare else _histogram_points(bins, event)),
         ],
     )
 
@@ -194,15 +204,15 @@ def _nonempty_bins(bins: Bins) -> list[_NonemptyBin]:
     for i, (low, high) in enumerate(pairwise(bins.edges.tolist())):
         weight, accuracy, confidence, count = (values[i] for values in columns)
         if count:
-            span = f"{100 * low:.0f} to {100 * high:.0f} %"
+            span = format_percent_range(low, high, 0)
             nonempty.append(_NonemptyBin(i, (low + high) / 2, span, weight, accuracy, confidence, count))
     return nonempty
 
 
 def _format_range(low: float, high: float) -> str:
     """Return two shares as a range in percent, or as one value if they round to the same."""
-    low_text, high_text = f"{100 * low:.1f}", f"{100 * high:.1f}"
-    return f"{high_text} %" if low_text == high_text else f"{low_text} to {high_text} %"
+    low_text, high_text = format_percent(low, 1), format_percent(high, 1)
+    return high_text if low_text == high_text else f"{low_text} to {high_text}"
 
 
 def _alt_text(subject: str, bins: Bins, event: EventKind) -> str:

@@ -47,8 +47,8 @@ Cells = Sequence[str | Cell]
 class Table:
     """Rows of cells below headings. The first cell of a row is its name."""
 
-    caption: str  # what the rows are, for the heading in text, for screen readers and downloads
-    head: Sequence[str]
+    caption: str  # what the rows are, for screen readers and downloads, and as heading of several tables
+    head: Cells
     rows: Sequence[Cells]
     marked: Sequence[bool] = ()  # rows that stand out
     bold: Sequence[Sequence[bool]] = ()  # cells after the name of the row that stand out
@@ -136,6 +136,16 @@ class Section:
     heading: str
     parts: Sequence[Part]
     is_detail: bool = False
+    legend: str = ""  # how to read its tables, above the first one
+
+    @property
+    def has_several_tables(self) -> bool:
+        """Whether there are several tables, also folded ones, so that their captions tell them apart."""
+        return _count_tables(self.parts) > 1
+
+
+def _count_tables(parts: Sequence[Part]) -> int:
+    return sum(_count_tables(x.parts) if isinstance(x, Fold | SideBySide) else isinstance(x, Table) for x in parts)
 
 
 @dataclass(frozen=True)

@@ -34,34 +34,31 @@ class Section:
 
 def page(
     title: str,
-    lead: str | Sequence[str],
+    lead: Markup,
     sections: Sequence[Section],
     facts: Mapping[str, str],
     *,
     kicker: str = "",
-    tiles: str = "",
 ) -> str:
     """Return the HTML page.
 
     Args:
         title: The main result.
-        lead: One or more paragraphs below the title.
+        lead: What stands between the title and the sections.
         sections: Sections in reading order.
         facts: Names and values for the last section, "How this was computed".
         kicker: Small text above the title.
-        tiles: Key numbers below the lead.
     """
     script = _read_asset("script.js")
     html = _template("page.html.j2").render(
         title=title,
-        lead=[lead] if isinstance(lead, str) else lead,
+        lead=lead,
         sections=[(section.heading, section.body) for section in sections],
         facts=facts,
         style=_read_asset("style.css"),
         script=script,
         digest=b64encode(hashlib.sha256(script.encode()).digest()).decode(),  # the page runs no other script
         kicker=kicker,
-        tiles=tiles,
     )
     return reveal_hidden_characters(html)
 
@@ -90,20 +87,9 @@ def term(text: str, meaning: str) -> Markup:
     return render('<abbr title="{}">{}</abbr>', meaning, typeset(text)) if meaning else typeset(text)
 
 
-def method_label(title: str, code: str) -> Markup:
-    """Return the title of a method and its code, or the code alone without a title."""
-    code_text = breakable(code)
-    return render("{} <code>{}</code>", typeset(title), code_text) if title else code_text
-
-
 def breakable(name: str) -> Markup:
     """Return a method's name that may break before its arguments."""
     return typeset(name).replace("(", Markup("<wbr>("))
-
-
-def switchable_text(expert: Markup, lay: Markup) -> Markup:
-    """Return two versions of a text, of which the page shows one. The button "In plain words" switches to `lay`."""
-    return render('<span class="exact">{}</span><span class="plain">{}</span>', expert, lay)
 
 
 def note(text: str) -> Markup:
@@ -147,8 +133,9 @@ def typeset(text: str) -> Markup:
     if isinstance(text, Markup):
         return text
     text = abbreviate(text, MAX_TEXT_CHARACTERS)
-    # The spaces in "90 %", "p = 0.01", "p < 0.0001" and "T = 2" do not break
-    text = re.sub(r"(?<=\d) (?=%)|(?<=\b[pT]) (?=[<=])|(?<=\b[pT] [<=]) (?=\d)", "\N{NO-BREAK SPACE}", text)
+    # The spaces in "90 %", "1 ± 2", "p = 0.01", "p < 0.0001" and "T = 2" do not break
+    text = re.sub(r"(?<=\d) (?=[%±])|(?<=±) (?=\d)", "\N{NO-BREAK SPACE}", text)
+    text = re.sub(r"(?<=\b[pT]) (?=[<=])|(?<=\b[pT] [<=]) (?=\d)", "\N{NO-BREAK SPACE}", text)
     # The hyphens in "-1", "-.5" and "-inf" are minus signs, but not those in "a-1" and "--1"
     return escape(re.sub(r"(?<![\w-])-(?=[\d.]|inf)", "\N{MINUS SIGN}", text))
 

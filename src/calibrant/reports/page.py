@@ -20,6 +20,7 @@ from calibrant.reports.document import (
     Paragraph,
     Part,
     Picture,
+    Section,
     SideBySide,
     Table,
     Tile,
@@ -29,20 +30,23 @@ from calibrant.reports.svg import figure
 
 def render_page(document: Document, facts: Mapping[str, str]) -> str:
     """Return the HTML page of a document, with the facts of the caller before the versions and the time."""
-    answers = [html.Section("Summary", _answers(document.answers))] if document.answers else []
-    sections = [html.Section(section.heading, _parts(section.parts)) for section in document.sections]
+    sections = [html.Section(section.heading, _section(section)) for section in document.sections]
     automatic = html.version_facts(facts.get("command", "calibrant, from Python"))
     listed = {**document.facts, **{name: text for name, text in facts.items() if name != "command"}, **automatic}
-    tiles = _tiles(document.tiles) if document.tiles else Markup()
-    return html.page(document.title, document.notes, [*answers, *sections], listed, kicker=document.kind, tiles=tiles)
+    lead = [
+        _answers(document.answers) if document.answers else Markup(),
+        _tiles(document.tiles) if document.tiles else Markup(),
+        *map(html.note, document.notes),
+    ]
+    return html.page(document.title, html.join_html(lead), sections, listed, kicker=document.kind)
 
 
 def render_cell(document: Document) -> str:
     """Return the notebook cell of a document: title, answers, notes and the tables that are no details."""
     parts = [
         html.render("<h3>{}</h3>", html.typeset(document.title)),
-        *(html.render("<p>{}</p>", html.typeset(note)) for note in document.notes),
         *(html.render("<p><b>{}</b> {}</p>", x.question, html.typeset(x.text)) for x in document.answers),
+        *(html.render("<p>{}</p>", html.typeset(note)) for note in document.notes),
         *(_part(part) for s in document.sections if not s.is_detail for part in s.parts if isinstance(part, Table)),
     ]
     return html.reveal_hidden_characters(html.join_html(parts))
@@ -86,6 +90,18 @@ def _tiles(tiles: Iterable[Tile]) -> Markup:
     return html.render('<dl class="tiles">{}</dl>', html.join_html(parts))
 
 
+def _section(section: Section) -> Markup:
+    """Return the HTML of a section. Several tables have their captions as headings."""
+    legend = html.note(section.legend) if section.legend else Markup()
+    has_captions = section.has_several_tables
+    return legend + html.join_html(
+        html.render("<h3>{}</h3>{}", html.typeset(part.caption), _part(part))
+        if has_captions and isinstance(part, Table)
+        else _part(part)
+        for part in section.parts
+    )
+
+
 def _parts(parts: Sequence[Part]) -> Markup:
     return html.join_html(map(_part, parts))
 
@@ -99,7 +115,7 @@ def _part(part: object) -> Markup:
 @_part.register
 def _(part: Table) -> Markup:
     body = html.table(
-        [explain_terms(text) if text else "" for text in part.head],
+        [explain_terms(cell) if isinstance(cell, str) else _cell(cell) for cell in part.head],
         [[_cell(cell) for cell in row] for row in part.rows],
         bold=part.bold,
         highlighted=part.marked,

@@ -100,11 +100,11 @@
     setTimeout(() => URL.revokeObjectURL(url), 1000);
   }
 
-  // Return the text of a cell and its small second line, without text for screen readers or plain words.
+  // Return the text of a cell and its small second line, without text for screen readers.
   function cellText(cell) {
     const copy = cell.cloneNode(true);
     const small = all("small", copy).map((part) => { part.remove(); return tidy(part.textContent); }).join(" ");
-    all(".unseen, .plain", copy).forEach((part) => part.remove());
+    all(".unseen", copy).forEach((part) => part.remove());
     return [tidy((copy.querySelector("code") || copy).textContent), small];
   }
   const tidy = (text) => text.replace(/[\u2068\u2069]/g, "").replace(/\u00a0/g, " ").replace(/\u2212/g, "-")
@@ -459,18 +459,8 @@
     }
   }
 
-  function plainWords() {
-    if (!document.querySelector(".plain")) return;
-    const turn = button("In plain words", () => {
-      const on = document.documentElement.classList.toggle("plainly");
-      turn.setAttribute("aria-pressed", String(on));
-    }, { class: "turn", "aria-pressed": "false" });
-    document.querySelector("header").prepend(turn);
-  }
-
   document.documentElement.classList.add("alive");
   contents();
-  plainWords();
   figures();
   all(".long > .scroll, .scroll:not(.long *)").forEach(enrich);
   for (const place of all(".play")) {

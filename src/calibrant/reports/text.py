@@ -31,9 +31,12 @@ def text_lines(document: Document) -> list[Line]:
     blocks += [[Line(text, "dim") for text in _wrap(note)] for note in document.notes]
     lines = [line for block in blocks for line in block]
     for section in document.sections:
-        if not section.is_detail:
-            for table in _tables(section.parts):
-                lines += [Line(""), *_table_lines(table)]
+        if section.is_detail:
+            continue
+        lines += [Line(""), *(Line(text, "dim") for text in _wrap(section.legend))] if section.legend else []
+        for table in _tables(section.parts):
+            caption = [Line(f"  {table.caption}", "bold")] if section.has_several_tables else []
+            lines += [Line(""), *caption, *table_lines(table)]
     return [Line(escape_invisible(line.text).rstrip(), line.style) for line in lines]
 
 
@@ -55,30 +58,34 @@ def _tables(parts: Sequence[Part]) -> Iterator[Table]:
             yield from _tables(part.parts)
 
 
-def _table_lines(table: Table) -> list[Line]:
+def table_lines(table: Table) -> list[Line]:
     """Return the lines of a table. One that is too wide goes on below, with the names of its rows again."""
-    rows = [_row_texts(row) for row in _shown_rows(table)]
-    name_width = max(len(cell) for cell in (table.head[0], *(row[0] for row in rows)))
+    rows = [_row_texts(row, bold) for row, bold in _shown_rows(table)]
+    head = [cell if isinstance(cell, str) else cell.text for cell in table.head]
+    name_width = max(len(cell) for cell in (head[0], *(row[0] for row in rows)))
     lines: list[Line] = []
-    for columns in _blocks(table.head, rows, COLUMNS - name_width - 2):
+    for columns in _blocks(head, rows, COLUMNS - name_width - 2):
         lines += [Line("")] if lines else []
-        lines += _block_lines(table, rows, columns, name_width)
+        lines += _block_lines(table, head, rows, columns, name_width)
     if (hidden := len(table.rows) - len(rows)) > 0:
         lines.append(Line(f"  ({hidden:,} more)", "dim"))
     return lines
 
 
-def _shown_rows(table: Table) -> list[Cells]:
-    """Return the rows that fit into text: the first ones and the last, such as totals."""
+def _shown_rows(table: Table) -> list[tuple[Cells, Sequence[bool]]]:
+    """Return the rows that fit into text, and which of their cells are bold: the first ones and the last, as totals."""
     first = len(table.rows) - table.last_rows
     limit = first if table.max_text_rows is None else min(first, table.max_text_rows)
-    return [*table.rows[:limit], *table.rows[first:]]
+    rows = list(zip(table.rows, table.bold or [()] * len(table.rows), strict=True))
+    return [*rows[:limit], *rows[first:]]
 
 
-def _row_texts(row: Cells) -> list[str]:
-    """Return the cells of a row as texts, with details after the texts but for the name of the row."""
+def _row_texts(row: Cells, bold: Sequence[bool]) -> list[str]:
+    """Return the cells of a row as texts: bold ones between stars, details behind, but not of the name of the row."""
     name, *values = (Cell(cell) if isinstance(cell, str) else cell for cell in row)
-    return [cut_middle(name.text, MAX_NAME), *(f"{x.text} {x.detail}".strip() for x in values)]
+    is_bold = dict(enumerate(bold))
+    texts = [f"*{x.text}*" if is_bold.get(j) else x.text for j, x in enumerate(values)]
+    return [cut_middle(name.text, MAX_NAME), *(f"{t} {x.detail}".strip() for t, x in zip(texts, values, strict=True))]
 
 
 def _blocks(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[list[int]]:
@@ -104,16 +111,18 @@ def _is_words(cell: str) -> bool:
     return cell[:1].isalpha() and cell not in ("inf", "nan")
 
 
-def _block_lines(table: Table, rows: Sequence[Sequence[str]], columns: Sequence[int], name_width: int) -> list[Line]:
+def _block_lines(
+    table: Table, head: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int], name_width: int
+) -> list[Line]:
     """Return the head and the rows of some columns; marked rows begin with a star."""
-    widths = {j: _width(table.head, rows, j) for j in columns}
+    widths = {j: _width(head, rows, j) for j in columns}
     words = {j for j in columns if any(_is_words(row[j]) for row in rows if j < len(row))}  # such columns align left
 
     def line(cells: Sequence[str], mark: str) -> str:
         texts = [f"{cells[j] if j < len(cells) else '':{'<' if j in words else '>'}{widths[j]}}" for j in columns]
         return f"{mark} {cells[0]:{name_width}}" + "".join(GAP + text for text in texts)
 
-    lines = [Line(line(table.head, " "), "dim")]
+    lines = [Line(line(head, " "), "dim")]
     for i, row in enumerate(rows):
         if i in table.headings:
             lines.append(Line(f"  {table.headings[i]}", "dim"))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant import calibrators
+from calibrant._core.numbers import format_percent, format_percent_range
 from calibrant._core.text import cut_middle
 from calibrant._core.types import InputError
 from calibrant.calibrators.subgroups._features import FeatureSchema, cut_points, read_columns
@@ -69,7 +70,7 @@ class SubgroupTable:
 
 def _percent_texts(interval: Interval) -> tuple[str, str]:
     """Return the value and the limits of an interval in percent."""
-    return f"{100 * interval.value:+.1f} %", f"{100 * interval.low:+.1f} to {100 * interval.high:+.1f} %"
+    return format_percent(interval.value, 1, "+"), format_percent_range(interval.low, interval.high, 1, "+")
 
 
 @dataclass(frozen=True, eq=False)

@@ -391,7 +391,7 @@ def _build_result(
     the tables, `command` is shown in the report, and `jobs` is the number of processes, by default one per core. The
     result is written to `folder`, by default that of the store.
     """
-    from calibrant.lab.study.report import study_report
+    from calibrant.lab.study.learning_curves import learning_drawings
 
     folder = folder or store.root
     ensure_writable(folder / "report.html")
@@ -419,11 +419,30 @@ def _build_result(
     tables = study_tables(measured + diverged, paper, versions_note)
     failed = failed | diverged_reasons
     result = Result(
-        study, tables, measurements, failed=failed, folder=folder, diverged_rows=diverged, notes=tuple(notes.lines)
+        study,
+        tables,
+        measurements,
+        failed=failed,
+        folder=folder,
+        diverged_rows=diverged,
+        notes=tuple(notes.lines),
+        learning_curves=tuple(learning_drawings(study, store)),
+        facts=_origin(study, len(measurements), facts_by_run),
     )
     if tables:
-        result.write(study_report(study, tables, measurements, store, command))
+        result.write(command)
     return result
+
+
+def _origin(study: Study, num_predictions: int, facts_by_run: Mapping[Run, Mapping[str, Any]]) -> dict[str, str]:
+    """Return what was trained and how, as names and texts for the end of the report."""
+    from calibrant.lab.study.report import recipe_texts
+
+    if not facts_by_run:
+        return {"study": f"{study.name}: {num_predictions} sets of predictions"}
+    minutes = sum(facts["seconds"] for facts in facts_by_run.values()) / 60
+    trained = f"{study.name}: {len(facts_by_run)} networks, {minutes:.1f} minutes of training"
+    return {"study": trained} | recipe_texts(study, list(facts_by_run))
 
 
 def _versions_note(versions: Iterable[str]) -> str:

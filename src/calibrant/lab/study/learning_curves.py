@@ -13,7 +13,7 @@ from calibrant import metrics
 from calibrant._core import registry
 from calibrant._core.grouping import group_pairs
 from calibrant._core.kernels.bins import Bins, equal_width_edges
-from calibrant._core.text import format_percent
+from calibrant._core.numbers import format_percent
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.drawing import Drawing, numbered_name, reliability_drawing, slug
 from calibrant.lab.study.measurements import ece_over_seeds_text

@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from calibrant import reports
 from calibrant._core.files import atomic_write
 from calibrant._core.grouping import group_pairs
 from calibrant._core.lazy import polars
@@ -17,11 +18,13 @@ from calibrant._core.types import InputError
 from calibrant._core.version import __version__
 from calibrant.io.tables import to_safe_csv
 from calibrant.lab.study.config import Study
+from calibrant.lab.study.drawing import Drawing
 from calibrant.lab.study.grids import Run
 from calibrant.lab.study.measurements import ResultRow, RunMeasurement
 from calibrant.lab.study.progress import Trial, duration_text
 from calibrant.lab.study.stored_files import name_in_errors
-from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable, describe_cells, has_noise_floor
+from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable
+from calibrant.reports.document import Document
 
 DRAFT_PATTERNS = ".results-*", ".made_with-*.json", ".report-*.html", ".rows-*.csv", ".tables-*.*"  # of killed writers
 MAX_LOCK_WAIT_SECONDS = 60.0
@@ -29,8 +32,8 @@ RESULT_FILES = ("rows.csv", "tables.csv", "tables.md", "tables.tex", "made_with.
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
-    """Results of a study. Prints as tables, findings and failed runs."""
+class Result(reports.Result):
+    """Results of a study. Prints as findings, tables and failed runs."""
 
     study: Study
     tables: Sequence[ResultTable]
@@ -39,6 +42,8 @@ class Result:
     folder: Path
     diverged_rows: Sequence[ResultRow] = ()  # rows of networks that diverged
     notes: tuple[str, ...] = ()  # on damaged runs, and runs from other stores
+    learning_curves: Sequence[Drawing] = ()
+    facts: Mapping[str, str] = field(default_factory=dict[str, str])  # what was trained and how
 
     @property
     def rows(self) -> list[ResultRow]:
@@ -55,13 +60,8 @@ class Result:
         """The findings in words."""
         from calibrant.lab.study.report import findings
 
-        return "\n".join(findings(self.tables)) if self.tables else ""
-
-    @property
-    def cell_description(self) -> str:
-        """Description of the cells of the tables."""
-        floor = ", noise floor in square brackets" if any(map(has_noise_floor, self.tables)) else ""
-        return describe_cells(self.tables) + floor
+        texts = findings(self.tables)
+        return "\n".join(texts.values() if len(texts) == 1 else [f"{setup}: {text}" for setup, text in texts.items()])
 
     @property
     def failure_lines(self) -> list[str]:
@@ -72,23 +72,27 @@ class Result:
         """Return the rows as a polars frame."""
         return polars.DataFrame(self.rows, infer_schema_length=None)  # columns differ between calibrators
 
-    def __str__(self) -> str:
-        """Return the tables, their legend, the findings, notes, failed runs, and the path of the report."""
-        parts = [str(table) for table in self.tables]
-        if self.tables:
-            parts.append(f"{self.cell_description}, temperature in brackets, best mean between stars\n{self.finding}")
-        parts.append("\n".join([*self.notes, *self.failure_lines]))
-        parts.append(f"report: {self.report}" if self.report else "")
-        return "\n\n".join(filter(None, parts))
+    def document(self) -> Document:
+        """Return the findings, tables, reliability diagrams, sweeps and learning curves."""
+        from calibrant.lab.study.report import study_document
+        from calibrant.lab.study.sweeps import sweep_drawings
 
-    def _repr_html_(self) -> str:
-        from calibrant.lab.study.report import result_tables
-        from calibrant.reports.html import reveal_hidden_characters
+        return study_document(
+            self.study,
+            self.tables,
+            self.measurements,
+            sweeps=sweep_drawings(self.study, self.rows) if self.rows else (),
+            learning_curves=self.learning_curves,
+            notes=[*self.notes, *self.failure_lines],
+            facts=self.facts,
+        )
 
-        return reveal_hidden_characters(result_tables(self.tables))
+    def numbers(self) -> dict[str, Any]:
+        """Return the rows, and every cell of the tables."""
+        return {"rows": self.rows, "tables": [record for table in self.tables for record in table.records()]}
 
-    def write(self, page: str) -> None:
-        """Write tables, rows and the report's page to the folder together: `RESULT_FILES`."""
+    def write(self, command: str) -> None:
+        """Write tables, rows and the report, which shows the command, to the folder together: `RESULT_FILES`."""
         records = [record for table in self.tables for record in table.records()]
         runs = [measurement.run for measurement in self.measurements if isinstance(measurement.run, Run)]
         write_files_together(
@@ -99,7 +103,7 @@ class Result:
                 "tables.md": "\n".join(table.markdown() for table in self.tables),
                 "tables.tex": "\n".join([LATEX_PACKAGES, *(table.latex() for table in self.tables)]),
                 "made_with.json": json.dumps(made_with(self.study, runs), indent=1) + "\n",
-                "report.html": page,
+                "report.html": self.html({"command": command}),
             },
         )
 

@@ -13,11 +13,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from calibrant import metrics
 from calibrant._core.grouping import group_pairs
-from calibrant._core.text import escape_invisible, escape_latex, escape_markdown
+from calibrant._core.registry import CALIBRATORS, LOSSES
+from calibrant._core.text import escape_latex, escape_markdown
 from calibrant.lab.study import significance
 from calibrant.lab.study.grids import MODELS_PLACEHOLDER, RunNames, Setup
 from calibrant.lab.study.significance import SIGNIFICANCE_LEVEL, Key
 from calibrant.metrics import MetricInfo, describe_metric
+from calibrant.reports import document as doc
+from calibrant.reports.diagrams import INFINITE_MEAN_EXPLANATION
+from calibrant.reports.text import table_lines
 
 PARAMETER_PREFIX = "learned_"  # of the result columns with fitted parameters other than the temperature
 LATEX_PACKAGES = "% \\usepackage{booktabs, amssymb, graphicx}; names in non-Latin scripts need LuaLaTeX or XeLaTeX\n"
@@ -87,14 +91,24 @@ class Cell:
 
         The noise floor of a calibration error follows its mean in square brackets: '4.35 ± 0.21 [0.98]'.
         """
-        floor_text = self.floor_text(metric_info)
-        texts = [self.mean_text(metric_info, deviation=deviation), f"[{floor_text}]" if floor_text else ""]
+        texts = [self.mean_text(metric_info, deviation=deviation), self.bracketed_floor(metric_info)]
         texts += [f"({self.parameters_text})" if self.parameters_text else "", self.test_results]
         return " ".join(filter(None, texts))
 
     def floor_text(self, metric_info: MetricInfo) -> str:
         """Return the noise floor, or "" without one."""
         return "" if math.isnan(self.floor) else metric_info.text(self.floor)
+
+    def bracketed_floor(self, metric_info: MetricInfo) -> str:
+        """Return the noise floor in square brackets, or "" without one."""
+        return "" if math.isnan(self.floor) else f"[{self.floor_text(metric_info)}]"
+
+    def details(self, metric_info: MetricInfo) -> str:
+        """Return what stands behind the mean: noise floor, fitted parameters, and the paper's value."""
+        parameters = f"({self.parameters_text})" if self.parameters_text else ""
+        paper = f"paper {self.paper.text(metric_info)}" if self.paper else ""
+        own = " ".join(filter(None, [self.bracketed_floor(metric_info), parameters]))
+        return "; ".join(filter(None, [own, paper]))
 
     def mean_text(self, metric_info: MetricInfo, *, deviation: bool = True) -> str:
         """Return "n/a" if a method does not apply, "diverged" without values, else the mean and its deviation."""
@@ -255,16 +269,34 @@ class ResultTable:
         """Return the table as LaTeX with booktabs rules, no wider than a line (packages in `LATEX_PACKAGES`)."""
         return _templates().get_template("table.tex.j2").render(t=self)
 
+    def as_table(self) -> doc.Table:
+        """Return the table for a report, with a line above each network and data set if there are several."""
+        setup_titles = {self.rows.index(row): str(setup) for setup, row in first_rows(self.rows).items()}
+        cells = [[self.cells[row, column] for column in self.columns] for row in self.rows]
+        return doc.Table(
+            caption=self.heading,
+            head=[self.row_header, *(doc.Cell(column, CALIBRATORS.title(column)) for column in self.columns)],
+            rows=[
+                [doc.Cell(row.loss, LOSSES.title(row.loss)), *(self._report_cell(cell) for cell in row_cells)]
+                for row, row_cells in zip(self.rows, cells, strict=True)
+            ],
+            bold=[[cell.best for cell in row_cells] for row_cells in cells],
+            headings=setup_titles if len(setup_titles) > 1 else {},
+            note=" ".join(self.table_notes),
+        )
+
+    def _report_cell(self, cell: Cell) -> doc.Cell:
+        """Return a cell: its mean with test results, and in small print what stands behind it."""
+        mean_text = cell.mean_text(self.metric_info)
+        hint = INFINITE_MEAN_EXPLANATION if mean_text == "inf" else ""
+        if mean_text == "nan":  # the metric has no value, such as the entropy of wrong predictions if none is wrong
+            mean_text = "\N{EN DASH}"
+        return doc.Cell(f"{mean_text} {cell.test_results}".strip(), cell.details(self.metric_info), hint)
+
     def __str__(self) -> str:
-        """Return the table as plain text, the best cell between stars."""
-        lines = [[self.heading, *self.columns]]
-        for row, cells, paper_texts in self.rendered_rows():
-            lines.append([self.name(row), *(f"*{text}*" if is_best else text for text, is_best in cells)])
-            if paper_texts:
-                lines.append(["  paper", *paper_texts])
-        name_width, *widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        aligned = ["  ".join([name.ljust(name_width), *map(str.rjust, cells, widths)]) for name, *cells in lines]
-        return escape_invisible("\n".join([*map(str.rstrip, aligned), *self.notes]), allowed="\n")
+        """Return the table as plain text with its notes, the best cells between stars."""
+        lines = [self.heading, *(line.text for line in table_lines(self.as_table()))]
+        return "\n".join([*lines, *filter(None, [self.significance_note])])
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield every cell as a record for a CSV file. Shares are not in percent.

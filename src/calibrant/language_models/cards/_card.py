@@ -10,6 +10,7 @@ import numpy as np
 
 from calibrant import metrics
 from calibrant._core.files import null_nonfinite
+from calibrant._core.numbers import format_points
 from calibrant._core.text import display_name
 from calibrant._core.types import InputError
 from calibrant.language_models import (
@@ -123,9 +124,9 @@ class ModelCard:
         if not self.is_miscalibrated:
             return "no evidence of miscalibration"
         if signed_gap.low > 0:
-            return f"overconfident by {100 * signed_gap.value:.1f} points"
+            return f"overconfident by {format_points(signed_gap.value)} points"
         if signed_gap.high < 0:
-            return f"underconfident by {-100 * signed_gap.value:.1f} points"
+            return f"underconfident by {format_points(-signed_gap.value)} points"
         return "miscalibrated, but right on average"
 
 

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from calibrant._core.text import display_name, format_percent, format_percent_range
+from calibrant._core.numbers import format_percent, format_percent_range
+from calibrant._core.text import display_name
 from calibrant.language_models import CONVENTIONS, Bounds, PublishedValue
 from calibrant.language_models.cards._numbers import MIN_TIE_RANGE, NO_RANKS, Ranking, UngradedAnswers
 from calibrant.metrics import Interval

@@ -13,7 +13,7 @@ import torch
 
 from calibrant._core.grouping import group_pairs
 from calibrant._core.kernels.bins import allow_rounding
-from calibrant._core.text import format_percent, format_percent_range
+from calibrant._core.numbers import format_percent, format_percent_range
 from calibrant._core.types import InputError
 from calibrant.decisions import net_benefit
 from calibrant.language_models import Answers, EvaluationLog

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
 
 from calibrant._core.kernels.bins import Bins
 from calibrant._core.text import display_name
@@ -20,6 +20,7 @@ SERIES_COLORS = (BAR_COLOR, GAP_COLOR, "#3ca951", "#efb118", "#a463f2", "#6cc5b0
 DASH_PATTERNS = (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5))
 LINE_STYLES = "-", *DASH_PATTERNS  # the style changes whenever the colors start over
 _BAR_STYLE: dict[str, Any] = {"color": BAR_COLOR, "edgecolor": BACKGROUND_COLOR, "linewidth": 0.6}
+MAX_RARE_SCORE, SMALLEST_SCORE = 0.02, 1e-7
 MAX_CURVE_COLUMNS = 400  # curves are thinned to about two points per column
 
 
@@ -76,16 +77,59 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
     """Draw a reliability curve such as `metrics.curves.corp` (Dimitriadis et al. 2021).
 
     The gray band contains the whole curve of a calibrated model with the probability that `curve` was computed with, by
-    default 90 %. Areas between curve and band are red.
+    default 90 %. Areas between curve and band are red. If all probabilities are below 2 %, the axes are logits and show
+    only the range of the curve.
     """
-    x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
+    is_rare = has_rare_scores(curve)
+    if is_rare:
+        smallest = _smallest_score(curve)
+        values = (curve.x, curve.y, curve.low, curve.high)
+        x, y, low, high = (None if v is None else v.cpu().numpy().clip(smallest, 1 - smallest) for v in values)
+    else:
+        x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
     if low is not None and high is not None:
         ax.fill_between(x, low, high, color=LINE_COLOR, alpha=0.22, linewidth=0)
         for limit, is_outside in (low, y < low), (high, y > high):
             ax.fill_between(x, limit, y, where=is_outside.tolist(), color=GAP_COLOR, alpha=0.35, linewidth=0)
     # Without clipping, dots on the edge of the axes are whole
     ax.plot(x, y, color=BAR_COLOR, linewidth=1.8, clip_on=False, **_dots(x, size=4.0))
-    return _draw_unit_square(ax, title)
+    return _draw_logit_square(ax, title, x, y, high) if is_rare else _draw_unit_square(ax, title)
+
+
+def has_rare_scores(curve: Curve) -> bool:
+    """Whether all probabilities of a curve are so small that logits show them better."""
+    return bool((curve.x > 0).any()) and float(curve.x.max()) < MAX_RARE_SCORE
+
+
+def _smallest_score(curve: Curve) -> float:
+    """Return the lower end of the logit axes of a curve."""
+    return max(float(curve.x[curve.x > 0].min()) / 2, SMALLEST_SCORE)
+
+
+def _draw_logit_square(ax: Axes, title: str, *values: Any) -> Axes:
+    """Draw the diagonal on logit axes over the range of some arrays, of which None is left out."""
+    arrays = [array for array in values if array is not None]
+    limits = min(float(array.min()) for array in arrays), max(float(array.max()) for array in arrays)
+    ax.plot(limits, limits, color=LINE_COLOR, linewidth=1, linestyle=(0, (4, 3)))
+    ax.set(xscale="logit", yscale="logit", xlim=limits, ylim=limits, xlabel="confidence", ylabel="accuracy")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.2g}%"))
+        axis.set_minor_formatter(NullFormatter())
+    return tidy(ax, title)
+
+
+def rare_histogram(curve: Curve, *, ax: Axes, bins: int = 20) -> Axes:
+    """Draw the share of examples by probability on a logit axis, for a curve with rare scores."""
+    assert curve.weight is not None  # reliability curves have it
+    x = curve.x.cpu().numpy().clip(_smallest_score(curve), None)
+    ax.hist(
+        x,
+        np.geomspace(x.min() * 0.999, x.max() * 1.001, bins + 1).tolist(),
+        weights=curve.weight.cpu().numpy(),
+        **_BAR_STYLE,
+    )
+    ax.set(xlabel="confidence", ylabel="share of examples")
+    return tidy(ax, "", percent="y")
 
 
 def confidence_histogram(bins: Bins, *, ax: Axes, title: str = "") -> Axes:

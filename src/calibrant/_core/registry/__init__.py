@@ -4,6 +4,7 @@ A method is a loss, metric, calibrator, network and so on. Its settings are hype
 """
 
 from calibrant._core.registry import _registry
+from calibrant._core.registry._code_digest import is_earlier_digest
 from calibrant._core.registry._registry import *
 from calibrant._core.registry._settings import (
     DATA_PARAMETERS,
@@ -17,5 +18,5 @@ from calibrant._core.registry._settings import (
 from calibrant._core.registry._sources import INCLUDED_SOURCES, include
 
 __all__ = ["DATA_PARAMETERS", "INCLUDED_SOURCES", "check_name", "data_parameters", "describe_mismatch", "format_call"]
-__all__ += ["hyperparameters", "include", "suggest"]
+__all__ += ["hyperparameters", "include", "is_earlier_digest", "suggest"]
 __all__ += _registry.__all__

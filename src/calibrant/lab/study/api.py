@@ -126,6 +126,9 @@ def run(
     for missing_run in missing_runs:
         if change := store.code_change(missing_run):  # the predicate of a sentence
             notes.add(f"{loaded_study.describe(missing_run)} {change}: it is trained again")
+    for found_run in ready_runs:
+        if found_run.code and found_run in store and (doubt := store.uncompared_code(found_run)):
+            notes.add(f"{loaded_study.describe(found_run)} {doubt}: it is used. Move it away to train it again")
     if missing_runs:
         for line in plan_lines(ready_runs, missing_runs):
             notes.report(Progress(line, note=True))

@@ -275,10 +275,17 @@ class Grid:
 def changed_methods(run_record: Mapping[str, Any], methods: Iterable[Method]) -> list[str]:
     """Return those of the methods whose code differs from the code in the record of a finished run, as texts.
 
-    The first revision of a built-in method has the code "", which records leave out. User methods have a digest.
+    The first revision of a built-in method has the code "", which records leave out. User methods have a digest, which
+    counts as equal if it cannot be compared.
     """
+    code, uncompared = run_record.get("code", {}), uncompared_methods(run_record, methods := tuple(methods))
+    return [str(m) for m in methods if code.get(m.canonical, "") != m.code and str(m) not in uncompared]
+
+
+def uncompared_methods(run_record: Mapping[str, Any], methods: Iterable[Method]) -> list[str]:
+    """Return those of the methods whose recorded digest is of an earlier kind, as texts."""
     code = run_record.get("code", {})
-    return [str(method) for method in methods if code.get(method.canonical, "") != method.code]
+    return [str(m) for m in methods if registry.is_earlier_digest(code.get(m.canonical, ""), m.code)]
 
 
 def trains_same_network(run_record: Mapping[str, Any], run: Run, *, same_data: bool) -> bool:

@@ -29,7 +29,14 @@ from calibrant._core.lazy import polars
 from calibrant._core.registry import Method
 from calibrant._core.types import InputError
 from calibrant._core.version import __version__
-from calibrant.lab.study.grids import MONITORED_FIELDS, TRAINING_ID_DIGITS, Run, changed_methods, trains_same_network
+from calibrant.lab.study.grids import (
+    MONITORED_FIELDS,
+    TRAINING_ID_DIGITS,
+    Run,
+    changed_methods,
+    trains_same_network,
+    uncompared_methods,
+)
 from calibrant.lab.study.stored_files import (
     NETWORK_FILE,
     RECORD_FILE,
@@ -204,6 +211,12 @@ class Store:
                 return "was begun with other code of its methods"
         return ""
 
+    def uncompared_code(self, run: Run) -> str:
+        """Say which methods of a finished run may have changed since an earlier version trained it, or return ""."""
+        folder, record = self._require_run(run)
+        methods = ", ".join(uncompared_methods(record["run"], run.methods))
+        return methods and f"was trained by an earlier version, perhaps with other code of {methods}, in {folder}"
+
     def _data_digests(self, run: Run) -> dict[str, str]:
         """Return the known digests of a run's data sets by their canonical texts."""
         return {dataset.canonical: self.data[dataset] for dataset in run.required_datasets if dataset in self.data}
@@ -218,9 +231,9 @@ class Store:
         The keys are the digests of these data sets, "" if unknown.
         """
         matches: dict[str, StoredRun] = {}
-        for folder, record in _intact_runs(self._training_folders(run)):
-            if self._matches(record, run):
-                matches.setdefault(record["data"].get(run.divided_dataset.canonical, ""), (folder, record))
+        stored_runs = [stored for stored in _intact_runs(self._training_folders(run)) if self._matches(stored[1], run)]
+        for folder, record in sorted(stored_runs, key=lambda s: bool(uncompared_methods(s[1]["run"], run.methods))):
+            matches.setdefault(record["data"].get(run.divided_dataset.canonical, ""), (folder, record))
         return matches
 
     def _find_run(self, run: Run) -> StoredRun | None:

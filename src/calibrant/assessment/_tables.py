@@ -44,7 +44,8 @@ def metrics_table(measurements: LabeledMeasurements, changes: Mapping[str, Diffe
     """
     first, has_change = next(iter(measurements.values())), len(measurements) > 1
     rows: list[Cells] = []
-    for row in first:
+    is_class_event = first.event.kind == "class"  # accuracy, which hardly moves for a rare class, comes last
+    for row in sorted(first, key=lambda row: is_class_event and row.name == "accuracy"):
         cells = [_row_cell(m[row.name]) if row.name in m else "–" for m in measurements.values()]
         if change := changes.get(row.name):
             cells.append(_change_cell(row.info, change.difference, change.low, change.high, show_plus=True))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._core.numbers import format_percent, format_percent_range
+from calibrant._core.numbers import format_number, format_percent, format_percent_range, format_points
 from calibrant._core.registry import METRICS
 from calibrant._core.text import display_name, join_names
 from calibrant._core.types import InputError
@@ -66,12 +66,22 @@ class ComparedRow:
         """The measure in words, without the group."""
         return score_title(self.name, is_confidence=self.is_confidence)
 
-    def text(self, value: float, sign: str = "") -> str:
-        """Return a value of this row in its unit, or an empty text for NaN. The sign "+" marks positive values."""
+    @property
+    def is_share(self) -> bool:
+        """Whether the values are shares, as those of distributions are."""
+        return self.name in PERCENT_SCORES or math.isnan(self.old)
+
+    def text(self, value: float) -> str:
+        """Return a value of this row in its unit, or an empty text for NaN."""
         if math.isnan(value):
             return ""
-        is_share = self.name in PERCENT_SCORES or math.isnan(self.old)  # distributions differ in shares
-        return f"{100 * value:{sign}.2f} %" if is_share else f"{value:{sign}.4f}"
+        return format_percent(value) if self.is_share else format_number(value, 4)
+
+    def change_text(self, value: float) -> str:
+        """Return a difference of this row in its unit with its sign, or an empty text for NaN."""
+        if math.isnan(value):
+            return ""
+        return f"{format_points(value, 2, '+')} points" if self.is_share else format_number(value, 4, "+")
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibrant._core.numbers import format_p_value
 from calibrant.monitoring._estimates import Estimate
 from calibrant.monitoring._features import confidences
 from calibrant.predictions import Predictions
@@ -26,20 +27,23 @@ def tests_table(
     body: list[list[str]] = []
     for row in rows:
         limits = [_limits_text(row)] if has_limits else []
-        values = [row.text(row.old), row.text(row.new), row.text(row.difference, sign="+")]
-        body.append([row.title, *values, *limits, f"{row.adjusted_p_value:.3f}", row.detail])
+        values = [row.text(row.old), row.text(row.new), row.change_text(row.difference)]
+        body.append(
+            [row.title, *values, *limits, format_p_value(row.adjusted_p_value).removeprefix("p = "), row.detail]
+        )
     head = ["", old_name, "new", "difference", *(["95 % limits"] if has_limits else []), "p", "where most"]
     return Table(caption, head, body, marked=[row in differing for row in rows], note=note)
 
 
 def _limits_text(row: "ComparedRow") -> str:
     """Return the limits of the difference, or an empty text without limits."""
-    return "" if math.isnan(row.low) else f"{row.text(row.low, sign='+')} to {row.text(row.high, sign='+')}"
+    low, high = (row.change_text(limit).removesuffix(" points") for limit in (row.low, row.high))
+    return f"{low} to {high}" if low else ""
 
 
 def estimates_table(estimates: Sequence[Estimate]) -> Table:
     """Return the table of estimates without labels, each with its assumption."""
-    rows = [[f"share of {e.title}" if e.name == "share" else e.title, *e.cells, e.assumption] for e in estimates]
+    rows = [[e.title, *e.cells, e.assumption] for e in estimates]
     head = ["", "reference", "new", "90 % limits", "assuming"]
     note = "The limits contain the noise of the labels that will come. They hold only under the assumption beside them."
     return Table("estimated without labels", head, rows, note=note)

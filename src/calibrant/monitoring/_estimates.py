@@ -52,9 +52,10 @@ class Estimate:
 
     @property
     def title(self) -> str:
-        """The title of a score, or the name of the class of a share."""
+        """The title of a score, or the class of a share."""
         if self.class_name is not None:
-            return display_name(self.class_name)
+            is_number = self.class_name.isdecimal()
+            return f"share of class {self.class_name}" if is_number else f"share of {display_name(self.class_name)}"
         return score_title(self.name, is_confidence=self.is_confidence)
 
     @property

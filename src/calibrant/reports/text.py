@@ -65,8 +65,9 @@ def table_lines(table: Table) -> list[Line]:
     name_width = max(len(cell) for cell in (head[0], *(row[0] for row in rows)))
     lines: list[Line] = []
     for columns in _blocks(head, rows, COLUMNS - name_width - 2):
-        lines += [Line("")] if lines else []
-        lines += _block_lines(table, head, rows, columns, name_width)
+        block = _block_lines(table, head, rows, columns, name_width, is_continued=bool(lines))
+        if len(block) > 1:  # the head and a row
+            lines += [*([Line("")] if lines else []), *block]
     if (hidden := len(table.rows) - len(rows)) > 0:
         lines.append(Line(f"  ({hidden:,} more)", "dim"))
     return lines
@@ -112,9 +113,18 @@ def _is_words(cell: str) -> bool:
 
 
 def _block_lines(
-    table: Table, head: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int], name_width: int
+    table: Table,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    columns: Sequence[int],
+    name_width: int,
+    *,
+    is_continued: bool,
 ) -> list[Line]:
-    """Return the head and the rows of some columns; marked rows begin with a star."""
+    """Return the head and the rows of some columns; marked rows begin with a star.
+
+    Where a table goes on, rows without any content are left out.
+    """
     widths = {j: _width(head, rows, j) for j in columns}
     words = {j for j in columns if any(_is_words(row[j]) for row in rows if j < len(row))}  # such columns align left
 
@@ -124,6 +134,8 @@ def _block_lines(
 
     lines = [Line(line(head, " "), "dim")]
     for i, row in enumerate(rows):
+        if is_continued and not any(row[j] for j in columns if j < len(row)):
+            continue
         if i in table.headings:
             lines.append(Line(f"  {table.headings[i]}", "dim"))
         is_marked = bool(table.marked) and table.marked[i]

@@ -130,13 +130,9 @@ def study_table(
 ) -> None:
     """Print one table of a study's paper, with the values of the finished runs beside the printed ones."""
     from calibrant.lab.study import table
-    from calibrant.lab.study.exhibits import HEADINGS, NUM_TEXT_COLUMNS
 
     result = table(study, source, out=folder, scale=scale, precision=precision, with_=with_ or ())
-    console.print(f"[bold]{escape_markup(result.source)} of {escape_markup(result.paper)}[/bold]")
-    console.print(bare_table(HEADINGS, (row.texts for row in result.rows), num_text_columns=NUM_TEXT_COLUMNS))
-    for note in result.notes:
-        print_line(note)
+    console.print(result)
 
 
 @study_app.command("measure")

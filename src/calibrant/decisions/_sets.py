@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from calibrant import calibrators
 from calibrant._core.files import atomic_write, check_suffix
-from calibrant._core.numbers import format_percent, format_percent_range
+from calibrant._core.numbers import format_level, format_percent, format_percent_range
 from calibrant._core.text import shorten_list
 from calibrant._core.types import AnyFloat, InputError
 from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores, label_scores
@@ -22,6 +22,8 @@ from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.validation import check_level, check_range
 from calibrant.predictions.validation.arrays import check_logits, to_tensor
 from calibrant.predictions.validation.names import factorize_samples, group_positions
+from calibrant.reports.document import Cell, Document, Section, Table
+from calibrant.reports.result import Result
 
 ALL_ROWS = ""  # name of the threshold of examples whose group is unknown
 SCORE_TOLERANCE = 1e-12  # by which rounding may lift a score above a threshold
@@ -42,7 +44,7 @@ class SetRow:
 
 
 @dataclass(frozen=True)
-class SetTable:
+class SetTable(Result):
     """Coverage and size of prediction sets, over all examples and for every class or group."""
 
     alpha: float
@@ -62,17 +64,35 @@ class SetTable:
         """The mean number of classes in a set."""
         return self.rows[0].mean_size
 
-    def __str__(self) -> str:
-        """Return a table with a line for all examples and for each class or group."""
-        limits_title = f"{format_percent(self.coverage.level, 0)} interval"
-        lines = [f"{'':20} {'n':>8} {'coverage':>10} {limits_title:>20} {'mean size':>10} {'empty':>8} {'single':>8}"]
-        for row in self.rows:
-            limits = format_percent_range(row.coverage.low, row.coverage.high)
-            lines.append(
-                f"{row.name[:20]:20} {row.n:8,} {format_percent(row.coverage.value):>10} {limits:>20} "
-                f"{row.mean_size:10.2f} {format_percent(row.empty, 1):>8} {format_percent(row.single, 1):>8}"
-            )
-        return "\n".join(lines)
+    def document(self) -> Document:
+        """Return the coverage, and the table of all examples and of each class or group."""
+        coverage = self.coverage
+        limits = format_percent_range(coverage.low, coverage.high, 1)
+        rows = [
+            [
+                row.name,
+                f"{row.n:,}",
+                Cell(format_percent(row.coverage.value), format_percent_range(row.coverage.low, row.coverage.high)),
+                f"{row.mean_size:.2f}",
+                format_percent(row.empty, 1),
+                format_percent(row.single, 1),
+            ]
+            for row in self.rows
+        ]
+        head = ["", "n", "coverage", "mean size", "empty", "single"]
+        note = f"In brackets: {format_level(coverage.level)} intervals of the coverage."
+        return Document(
+            kind="Prediction sets",
+            title=f"{format_percent(coverage.value, 1)} of the sets contain the true class ({limits})",
+            notes=[
+                f"Asked for: {format_percent(1 - self.alpha, 0)}. A set has {self.mean_size:.2f} classes on average."
+            ],
+            sections=[Section("Coverage and size", [Table("coverage and size", head, rows, note=note)])],
+        )
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the numbers of every row."""
+        return {"alpha": self.alpha, "rows": [asdict(row) for row in self.rows]}
 
 
 @dataclass(frozen=True)

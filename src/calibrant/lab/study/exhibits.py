@@ -12,6 +12,8 @@ from calibrant._core.types import InputError
 from calibrant.lab.study.published_results import PaperComparison, PrintedNames, PrintedTable, PublishedResults
 from calibrant.lab.study.significance import SIGNIFICANCE_LEVEL, unpaired_p_value
 from calibrant.lab.study.tables import Cell, PaperValue, ResultTable
+from calibrant.reports.document import Document, Section, Table
+from calibrant.reports.result import Result
 
 HEADINGS = "data set", "network", "trained with", "calibrator", "metric", "here", "test here", "paper", "paper's test"
 NUM_TEXT_COLUMNS = 5
@@ -37,7 +39,7 @@ class PaperRow:
 
 
 @dataclass(frozen=True)
-class PaperTable:
+class PaperTable(Result):
     """One table of a paper beside a study. Prints as a text table."""
 
     paper: str
@@ -58,12 +60,27 @@ class PaperTable:
                 "paper_mark": row.paper_mark,
             }
 
-    def __str__(self) -> str:
-        """Return the heading, the rows in columns, and the notes."""
-        lines = [HEADINGS, *(row.texts for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        texts = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
-        return "\n".join([f"{self.source} of {self.paper}", *texts, *self.notes])
+    def document(self) -> Document:
+        """Return the printed values with the study's own, a table for each data set and network."""
+        groups = group_pairs((row.names[:2], row) for row in self.rows)
+        tables = [
+            Table(
+                caption=f"{network} on {dataset}",
+                head=HEADINGS[2:],
+                rows=[row.texts[2:] for row in rows],
+            )
+            for (dataset, network), rows in groups.items()
+        ]
+        return Document(
+            kind="A table of a paper",
+            title=f"{self.source} of {self.paper}",
+            notes=self.notes,
+            sections=[Section("Ours beside the paper's", tables)],
+        )
+
+    def numbers(self) -> dict[str, Any]:
+        """Return a record for every row."""
+        return {"paper": self.paper, "source": self.source, "rows": list(self.records())}
 
 
 def paper_table(comparison: PaperComparison | None, source: str, tables: Iterable[ResultTable]) -> PaperTable:

@@ -561,7 +561,6 @@ def test_custom_metric_ranks_by_its_declared_direction(tmp_path):
             "higher_is_better": True,
             "meaning": "the label is among two",
             "short": "",
-            "lay_phrase": "",
         }
         best = max(values["two_best"] for values in result.values.values())
         assert "coverage of two (%)" in str(result)

@@ -144,9 +144,9 @@ def test_terms_are_explained_at_their_first_mention():
     assert calibrated.count("<abbr") == 2
     assert calibrated.endswith("then ECE")
     assert "&lt;b&gt;" in calibrated
-    assert f'title="ECE: {metrics.metric_info("ece").lay_phrase}' in calibrated
+    assert f'title="ECE: {metrics.metric_info("ece").title}' in calibrated
     content = [m for name in ("ece", "nll", "kuiper", "brier", "accuracy") if isinstance(m := METRICS[name], Metric)]
-    assert all(m.about.lay_phrase for m in content)
+    assert all(m.about.meaning for m in content)
 
 
 def test_infinite_nll_is_explained():

@@ -33,8 +33,7 @@ def _adaptive_ece_bins(bins: int = 15, edges: str = "equal_mass") -> ErrorBins:
 @metric(
     "ECE",
     unit="share",
-    meaning="bins of equal width; biased upward, so compare it with its noise floor",
-    lay_phrase="typical difference between predicted and actual frequency",
+    meaning="mean gap in bins of equal width; biased upward, so compare it with its noise floor",
     is_calibration_error=True,
     noise_floor="noise_floor",
     error_bins=_ece_bins,
@@ -60,8 +59,7 @@ def ece(events: EventStatistics, *, bins: Count = 15, norm: Norm = 1.0, edges: E
 @metric(
     "adaptive ECE",
     unit="share",
-    meaning="bins with equal numbers of examples, ties averaged",
-    lay_phrase="the same difference, in bins of equal size",
+    meaning="mean gap in bins with equal numbers of examples",
     is_calibration_error=True,
     noise_floor="adaptive_noise_floor",
     error_bins=_adaptive_ece_bins,
@@ -94,7 +92,6 @@ def adaptive_ece(
     unit="share",
     meaning="largest gap of any bin, often decided by few examples",
     is_calibration_error=True,
-    lay_phrase="largest difference in any bin of predictions",
 )
 def mce(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     r"""Return the maximum calibration error, $\max_b |acc_b - conf_b|$ over non-empty bins (Guo et al. 2017, eq. 5).
@@ -111,7 +108,6 @@ def mce(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     "class-wise ECE",
     unit="share",
     meaning="ECE of each class's probability, averaged over the classes",
-    lay_phrase="typical difference for the probability of each class",
     is_calibration_error=True,
     by_class=True,
 )
@@ -147,7 +143,6 @@ def _squared_interval(events: EventStatistics, *, level: float, bins: Count = 15
     unit="share",
     meaning="calibration error without the bias of ECE; 0 if chance explains the gaps",
     term="L2 error",
-    lay_phrase="typical difference after subtracting chance",
     is_calibration_error=True,
     interval=_squared_interval,
 )
@@ -210,7 +205,6 @@ def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bin
     unit="share",
     higher_is_better=None,
     meaning="ECE of a calibrated model with these confidences: mean, central 90 %",
-    lay_phrase="difference that correct probabilities show by chance",
     interval=_noise_floor_interval,
     revision=2,
 )
@@ -236,7 +230,6 @@ def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     unit="share",
     higher_is_better=None,
     meaning="adaptive ECE of a calibrated model with these confidences: mean, central 90 %",
-    lay_phrase="the same, in bins of equal size",
     interval=_adaptive_noise_floor_interval,
     revision=2,
 )
@@ -256,7 +249,6 @@ def adaptive_noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar
     "ECE-sweep",
     unit="share",
     meaning="largest number of equal-mass bins whose accuracies increase",
-    lay_phrase="typical difference, in as many bins as the data allow",
     is_calibration_error=True,
 )
 def sweep_ece(events: EventStatistics, *, norm: Norm = 1.0) -> Scalar:

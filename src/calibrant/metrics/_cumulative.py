@@ -22,7 +22,6 @@ MAX_REFINED_P_VALUE = 0.01  # simulated p-value below which too few draws exceed
     unit="share",
     meaning="largest cumulative gap over any range of confidences, without bins; tested with a p-value",
     term="Kuiper",
-    lay_phrase="largest difference that accumulates over any range of predictions",
     is_calibration_error=True,
     test=lambda events: _path_test(events.by_score, _path_range, range_tail, reflections=4),
 )
@@ -53,7 +52,6 @@ def kuiper(events: EventStatistics) -> Scalar:
     unit="share",
     meaning="largest cumulative gap over confidences up to any value, without bins",
     term="Kolmogorov-Smirnov",
-    lay_phrase="largest difference that accumulates from the lowest prediction on",
     is_calibration_error=True,
     test=lambda events: _path_test(events.by_score, _path_supremum, supremum_tail, reflections=2),
 )

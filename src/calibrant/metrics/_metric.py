@@ -43,7 +43,6 @@ class MetricInfo:
     higher_is_better: bool | None = False  # None if neither is better, as for a difference that should be 0
     meaning: str = ""  # one line for readers who know the field
     short: str = ""  # the title of a column
-    lay_phrase: str = ""  # a phrase for readers who do not know the field
 
     @property
     def percent(self) -> bool:
@@ -282,7 +281,6 @@ def metric(
     higher_is_better: bool | None = False,
     meaning: str = "",
     short: str = "",
-    lay_phrase: str = "",
     per_example: Callable[[Any], PerExample] | None = None,
     score_range: ScoreRange | Callable[[Extremes], ScoreRange] | None = None,
     sums: tuple[str, str, str] | None = None,
@@ -316,7 +314,6 @@ def metric(
         higher_is_better: None if neither direction is better.
         meaning: One line for readers who know the field.
         short: Title of a column, if the title is long.
-        lay_phrase: A phrase for readers who do not know the field.
         per_example: Number per example of which the metric is the mean, from the same input; gives an interval and
             paired comparisons.
         score_range: Range of the number per example, or a function of the `Extremes` of the predictions that returns
@@ -337,7 +334,7 @@ def metric(
 
     def declare(function: Callable[Concatenate[Any, P], Tensor]) -> Metric[P]:
         """Register the function as a metric with the declarations above, and return the metric."""
-        about = MetricInfo(title, unit, higher_is_better, meaning, short, lay_phrase)
+        about = MetricInfo(title, unit, higher_is_better, meaning, short)
         name = term or short or title
         return registry.METRICS.register(
             Metric(

@@ -48,7 +48,6 @@ def _simulated_p_value(null: NullResiduals) -> float:
     unit="share",
     meaning="Kuiper error, or one of alternating sign if that is larger; its p-value decides the verdict",
     term="omnibus",
-    lay_phrase="largest difference that accumulates, or alternates, over the predictions",
     is_calibration_error=True,
     test=_omnibus_test,
 )

@@ -72,7 +72,6 @@ def _auroc_interval(p: Predictions, *, level: float) -> Interval:
     "AUROC",
     higher_is_better=True,
     meaning="probability that a positive example has a higher score than a negative one",
-    lay_phrase="how well predictions rank positive above negative examples",
     per_example=_placements,
     interval=_auroc_interval,
 )
@@ -134,7 +133,6 @@ def _aurc_interval(events: EventStatistics, *, level: float) -> Interval:
     unit="share",
     short="AURC",
     meaning="error rate of the most confident predictions, averaged over all coverages",
-    lay_phrase="error rate if only the most confident predictions are used",
     interval=_aurc_interval,
 )
 def aurc(events: EventStatistics) -> Scalar:

@@ -53,7 +53,6 @@ def _smooth_test(events: EventStatistics, *, draws: Count = NUM_NULL_DRAWS, seed
     is_calibration_error=True,
     test=_smooth_test,
     has_slow_test=True,
-    lay_phrase="typical difference, without bins",
 )
 def smooth_ece(events: EventStatistics) -> Scalar:
     r"""Return the smooth ECE: the error seen through a window as wide as the error itself (Blasiok & Nakkiran 2024).

@@ -20,8 +20,21 @@ author = "the Calibrant authors"
 copyright = f"2026, {author}"
 version = release = __version__
 
-extensions = ["extension.mathml", "myst_parser", "sphinx_copybutton", "sphinx_design", "sphinx_gallery.gen_gallery"]
-exclude_patterns = ["extension", "gallery", "tutorials", "**/README.rst", "auto_*/**/*.py", "auto_*/**/*.ipynb"]
+extensions = [
+    "extension.mathml",
+    "myst_parser",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = [
+    "extension",
+    "gallery",
+    "tutorials",
+    "**/README.rst",
+    "auto_*/**/*.py",
+    "auto_*/**/*.ipynb",
+]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 suppress_warnings = ["config.cache", "sphinx_gallery.config", "ref.python"]  # intended
 default_role = "literal"
@@ -104,7 +117,11 @@ def _write_pages(app: Any) -> None:
 def _edit_source(app: Any, name: str, source: list[str]) -> None:
     """Redirect links to files of the repository root to their pages, and insert the tables."""
     depth = "../" * name.count("/")
-    for file, page in {"SECURITY": "security", "CONTRIBUTING": "contributing", "CHANGELOG": "changelog"}.items():
+    for file, page in {
+        "SECURITY": "security",
+        "CONTRIBUTING": "contributing",
+        "CHANGELOG": "changelog",
+    }.items():
         for link in (f"](../{file}.md)", f"]({file}.md)", f"](../../{file}.md)"):
             source[0] = source[0].replace(link, f"]({depth}project/{page}.md)")
     source[0] = generated.insert_tables(source[0])

@@ -80,7 +80,7 @@ PAGES = {
     "metrics": Page(
         "Metrics",
         ("metrics", "metrics.curves", "metrics.tables", "metrics.ood"),
-        "Conventions and differences from other packages: [metrics](../../metrics.md). "
+        "What they mean: [metrics](../../metrics.md), [conventions](../../metrics_conventions.md). "
         "[Choose a metric](../../howto/choose_a_metric.md).",
     ),
     "losses": Page(

@@ -1,26 +1,23 @@
-"""Draw the figure of the README from the runs of `make demo`: python docs/images/reliability.py."""
+"""Draw the figure of the README from its example: python docs/images/reliability.py."""
 
 from pathlib import Path
 
-import torch
 from matplotlib.figure import Figure
 
-from calibrant import Predictions, metrics
-from calibrant.calibrators import fit
-from calibrant.lab.study import Store, Study
+from benchmarks.statements import run_example
+from calibrant import metrics
 from calibrant.reports.plots import reliability
 
-here = Path(__file__).parent
-study = Study.load(here.parents[1] / "studies" / "quickstart.toml")
-store = Store(here.parents[1] / "runs" / "quickstart")
-runs = [run for run in study.runs() if study.label("losses", run.loss) == "cross_entropy"]
-
-figure = Figure(figsize=(6.6, 3.4), layout="constrained", dpi=160)
-for ax, name in zip(figure.subplots(1, 2), ("Identity", "Temperature"), strict=True):
-    tests = [store.get(run, "test").double() for run in runs]
-    logits = torch.cat([fit(name, store.get(run, "val"))(t.logits) for run, t in zip(runs, tests, strict=True)])
-    pooled = Predictions(logits, torch.cat([t.labels for t in tests]))
-    state = "as trained" if name == "Identity" else "after temperature scaling"
-    title = f"{state}: ECE {100 * metrics.ece(pooled):.1f} %"
-    reliability(metrics.tables.bins(pooled), ax=ax, title=title)
-figure.savefig(here / "reliability.png")
+result, test = run_example()
+figure = Figure(figsize=(6.6, 3.5), layout="constrained", dpi=160)
+states = {"as trained": test, f"after {result.chosen_name}": test.apply(result.best)}
+for ax, (state, preds) in zip(figure.subplots(1, 2), states.items(), strict=True):
+    error, floor = (
+        100 * float(metric(preds)) for metric in (metrics.ece, metrics.noise_floor)
+    )
+    reliability(
+        metrics.tables.bins(preds),
+        ax=ax,
+        title=f"{state}: ECE {error:.1f} %\nby chance: {floor:.1f} %",
+    )
+figure.savefig(Path(__file__).parent / "reliability.png")

@@ -24,7 +24,10 @@ digits = data.digits(train=100, val=600)
 x, y = digits.prepare(digits.train.inputs), digits.train.labels
 torch.manual_seed(0)
 network = networks.mlp(10)
-criterion, step = Criterion("cross_entropy"), torch.optim.Adam(network.parameters(), 0.003)
+criterion, step = (
+    Criterion("cross_entropy"),
+    torch.optim.Adam(network.parameters(), 0.003),
+)
 for _ in range(60):
     step.zero_grad()
     criterion(network(x), y).backward()
@@ -38,7 +41,12 @@ for _ in range(60):
 # the network over batches and returns ``Predictions``: validated logits and labels.
 
 val, test = (
-    calibrant.collect(network, DataLoader(TensorDataset(digits.prepare(part.inputs), part.labels), batch_size=256))
+    calibrant.collect(
+        network,
+        DataLoader(
+            TensorDataset(digits.prepare(part.inputs), part.labels), batch_size=256
+        ),
+    )
     for part in (digits.val, digits.test)
 )
 print(val)
@@ -80,7 +88,9 @@ plots.reliability(test.apply(result.best), title=f"after {result.chosen_name}")
 folder = Path(tempfile.mkdtemp())
 result.save(folder / "report.html")
 result.save(folder / "calibrator.safetensors")
-print(sorted((path.name, path.stat().st_size // 1000) for path in folder.iterdir()), "kB")
+print(
+    sorted((path.name, path.stat().st_size // 1000) for path in folder.iterdir()), "kB"
+)
 
 # %%
 # Deploy

@@ -46,11 +46,20 @@ def train(loss, epochs=80):
             criterion(network(x[rows]), y[rows]).backward()
             step.step()
         history.append(predict(network, digits.val))
-        criterion.after_epoch(epoch, history[-1])  # updates losses with a state, such as AdaFocal
+        criterion.after_epoch(
+            epoch, history[-1]
+        )  # updates losses with a state, such as AdaFocal
     return network, history
 
 
-names = ("cross_entropy", "cross_entropy(smoothing=0.05)", "brier", "focal(gamma=3)", "AdaFocal", "mmce")
+names = (
+    "cross_entropy",
+    "cross_entropy(smoothing=0.05)",
+    "brier",
+    "focal(gamma=3)",
+    "AdaFocal",
+    "mmce",
+)
 results = {name: train(name) for name in names}
 
 # %%
@@ -61,9 +70,15 @@ results = {name: train(name) for name in names}
 # smoothing the network stays underconfident; with focal loss it is nearly calibrated.
 
 figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 3.8))
-lines = {name: [float(metrics.nll(p)) for p in history] for name, (_, history) in results.items()}
+lines = {
+    name: [float(metrics.nll(p)) for p in history]
+    for name, (_, history) in results.items()
+}
 plots.curves(lines, ax=left, ylabel="validation NLL")
-lines = {name: [float(metrics.signed_gap(p)) for p in history] for name, (_, history) in results.items()}
+lines = {
+    name: [float(metrics.signed_gap(p)) for p in history]
+    for name, (_, history) in results.items()
+}
 plots.curves(lines, ax=right, ylabel="confidence minus accuracy")
 
 # %%
@@ -77,7 +92,10 @@ for name, (network, history) in results.items():
     test = predict(network, digits.test)
     after = test.apply(Temperature.fit(history[-1]))
     errors = [f"{100 * float(metrics.ece(p)):5.1f} %" for p in (test, after)]
-    print(f"{name:30} accuracy {100 * float(metrics.accuracy(test)):.1f} %, ECE {errors[0]} -> {errors[1]}")
+    print(
+        f"{name:30} accuracy {100 * float(metrics.accuracy(test)):.1f} %, "
+        f"ECE {errors[0]} -> {errors[1]}"
+    )
 
 # %%
 # Select an epoch
@@ -90,7 +108,10 @@ history = results["cross_entropy"][1]
 by_nll = min(range(len(history)), key=lambda i: float(metrics.nll(history[i])))
 refined = [float(refinement_nll(p)) for p in history]
 by_refinement = min(range(len(history)), key=refined.__getitem__)
-print(f"lowest NLL in epoch {by_nll + 1}, lowest refinement NLL in epoch {by_refinement + 1}")
+print(
+    f"lowest NLL in epoch {by_nll + 1}, "
+    f"lowest refinement NLL in epoch {by_refinement + 1}"
+)
 
 # %%
 # For Lightning and Transformers, ``calibrant.integrations`` provides callbacks that log these metrics.

@@ -70,9 +70,12 @@ print(frame.select("loss", "seed", "calibrator", "metric", "value").head(6))
 # For example, draw the mean over seeds and the range:
 
 calibrators = ["Identity", "Temperature", "HistogramBinning"]
-wide = frame.filter(polars.col("metric") == "ece").pivot("calibrator", index=["loss", "seed"], values="value")
+wide = frame.filter(polars.col("metric") == "ece").pivot(
+    "calibrator", index=["loss", "seed"], values="value"
+)
 lines = {
-    loss: 100 * rows.select(calibrators).to_numpy() for (loss,), rows in wide.group_by("loss", maintain_order=True)
+    loss: 100 * rows.select(calibrators).to_numpy()
+    for (loss,), rows in wide.group_by("loss", maintain_order=True)
 }
 figure, ax = pyplot.subplots(figsize=(5.6, 3.4))
 plots.curves(lines, ax=ax, x=calibrators, xlabel="", ylabel="ECE (%)")
@@ -84,7 +87,10 @@ plots.curves(lines, ax=ax, x=calibrators, xlabel="", ylabel="ECE (%)")
 # This takes seconds, because predictions are stored and nothing is trained again.
 
 more = study.measure(
-    folder / "mine.toml", out=folder / "runs", metrics=["smooth_ece"], calibrators=["Identity", "Monotone"]
+    folder / "mine.toml",
+    out=folder / "runs",
+    metrics=["smooth_ece"],
+    calibrators=["Identity", "Monotone"],
 )
 print(more)
 

@@ -18,10 +18,16 @@ from calibrant.reports import plots
 
 rng = np.random.default_rng(0)
 subject = rng.choice(["history", "medicine", "physics"], 4000, p=[0.5, 0.3, 0.2])
-stated = rng.choice([0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0], 4000, p=[0.02, 0.04, 0.06, 0.1, 0.2, 0.3, 0.18, 0.1])
+stated = rng.choice(
+    [0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0],
+    4000,
+    p=[0.02, 0.04, 0.06, 0.1, 0.2, 0.3, 0.18, 0.1],
+)
 worse = np.select([subject == "medicine", subject == "physics"], [0.15, 0.3], 0.02)
 right = rng.random(4000) < np.clip(0.2 + 0.75 * stated - worse, 0, 1)
-frame = polars.DataFrame({"confidence": stated, "correct": right.astype(int), "group": subject})
+frame = polars.DataFrame(
+    {"confidence": stated, "correct": right.astype(int), "group": subject}
+)
 print(frame.head(3))
 
 # %%
@@ -38,7 +44,9 @@ print(calibrant.measure(p))
 
 figure, axes = pyplot.subplots(1, 2, figsize=(7.6, 3.8))
 plots.reliability(p, ax=axes[0], title=f"ECE {100 * float(metrics.ece(p)):.1f} %")
-plots.reliability_curve(metrics.curves.corp(p), ax=axes[1], title="with the band under calibration")
+plots.reliability_curve(
+    metrics.curves.corp(p), ax=axes[1], title="with the band under calibration"
+)
 
 # %%
 # Measure each subject
@@ -49,7 +57,10 @@ plots.reliability_curve(metrics.curves.corp(p), ax=axes[1], title="with the band
 table = metrics.tables.groups(p)
 for i in table.worst_first:
     gap, low, high = (float(column[i]) for column in (table.gap, table.low, table.high))
-    print(f"{table.names[i]:9} confidence minus accuracy {gap:+.3f} [{low:+.3f}, {high:+.3f}]")
+    print(
+        f"{table.names[i]:9} confidence minus accuracy "
+        f"{gap:+.3f} [{low:+.3f}, {high:+.3f}]"
+    )
 
 # %%
 # Calibrate each subject
@@ -60,7 +71,9 @@ for i in table.worst_first:
 
 half = rng.random(4000) < 0.5
 val, test = p[half], p[~half]
-result = calibrant.assess(val, test, ["Identity", "Platt", "Isotonic", "GroupCalibrated"])
+result = calibrant.assess(
+    val, test, ["Identity", "Platt", "Isotonic", "GroupCalibrated"]
+)
 print(result)
 
 # %%
@@ -69,6 +82,8 @@ by_subject = GroupCalibrated.fit(val)
 after = test.apply(by_subject)
 for name in after.group_names:
     print(f"{name:9} gap {float(metrics.signed_gap(after.select_group(name))):+.3f}")
-ninety = Predictions.from_confidence([0.9], [1])  # the calibrated value of 90 % in each subject
+# The calibrated value of 90 % in each subject
+ninety = Predictions.from_confidence([0.9], [1])
 for name in after.group_names:
-    print(f"90 % in {name}: {float(by_subject.of_group(name)(ninety.logits).softmax(1)[0, 1]):.2f}")
+    probs = by_subject.of_group(name)(ninety.logits).softmax(1)
+    print(f"90 % in {name}: {float(probs[0, 1]):.2f}")

@@ -14,7 +14,12 @@ from sklearn.naive_bayes import GaussianNB
 
 import calibrant
 from calibrant import Predictions, metrics
-from calibrant.integrations.sklearn import CalibratedClassifier, ReliabilityDisplay, predictions, scorer
+from calibrant.integrations.sklearn import (
+    CalibratedClassifier,
+    ReliabilityDisplay,
+    predictions,
+    scorer,
+)
 from calibrant.reports import plots
 
 x, y = load_breast_cancer(return_X_y=True)
@@ -34,7 +39,10 @@ ReliabilityDisplay.from_estimator(bayes, unseen, truth)
 # classifier. It works in pipelines, grid searches and pickles.
 
 calibrated = CalibratedClassifier(GaussianNB(), "Auto", cv=5).fit(x, y)
-before, after = predictions(bayes, unseen, truth), predictions(calibrated, unseen, truth)
+before, after = (
+    predictions(bayes, unseen, truth),
+    predictions(calibrated, unseen, truth),
+)
 print(metrics.compare(before, after, names=["nll", "event_brier", "ece"]))
 
 # %%
@@ -69,11 +77,17 @@ print(result)
 # ------------------
 
 table = metrics.tables.thresholds(p.apply(result.best), at=[0.5, 0.8, 0.9, 0.95, 0.99])
-for row in zip(table.threshold, table.share, table.precision, table.recall, strict=True):
-    print("threshold {:.2f}: {:.0%} of cases called benign, precision {:.1%}, recall {:.0%}".format(*map(float, row)))
+line = "threshold {:.2f}: {:.0%} called benign, precision {:.1%}, recall {:.0%}"
+columns = table.threshold, table.share, table.precision, table.recall
+for row in zip(*columns, strict=True):
+    print(line.format(*map(float, row)))
 
 # %%
 
 figure, axes = pyplot.subplots(1, 2, figsize=(7.6, 3.8))
 plots.reliability(p, ax=axes[0], title="forest")
-plots.reliability(p.apply(result.best), ax=axes[1], title=f"after {result.chosen_name} (the same data)")
+plots.reliability(
+    p.apply(result.best),
+    ax=axes[1],
+    title=f"after {result.chosen_name} (the same data)",
+)

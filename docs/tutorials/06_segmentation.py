@@ -20,11 +20,15 @@ from calibrant.reports import plots
 
 g = torch.Generator().manual_seed(0)
 coarse = torch.randn(32, 4, 6, 6, generator=g)
-field = 2.5 * torch.nn.functional.interpolate(coarse, size=(48, 48), mode="bicubic")  # the true logits
+field = 2.5 * torch.nn.functional.interpolate(
+    coarse, size=(48, 48), mode="bicubic"
+)  # the true logits
 flat = field.movedim(1, -1).reshape(-1, 4).softmax(1)
 labels = torch.multinomial(flat, 1, generator=g).view(32, 48, 48)
 labels[:, :3] = 255  # an unlabeled border
-network = torch.nn.Conv2d(4, 4, 1, bias=False)  # your network; this one doubles its input and is overconfident
+network = torch.nn.Conv2d(
+    4, 4, 1, bias=False
+)  # your network; this one doubles its input and is overconfident
 network.weight.data = 2 * torch.eye(4)[..., None, None]
 
 # %%
@@ -62,13 +66,20 @@ temperature = Temperature.fit(val)
 model = CalibratedNetwork(network, temperature)
 calibrated = model(field[16:]).detach()
 figure, axes = pyplot.subplots(1, 4, figsize=(13, 3.3))
-for ax, logits, title in ((axes[0], network(field[16:]).detach(), "before"), (axes[1], calibrated, "after")):
+for ax, logits, title in (
+    (axes[0], network(field[16:]).detach(), "before"),
+    (axes[1], calibrated, "after"),
+):
     ax.imshow(logits[0].softmax(0).amax(0).numpy(), vmin=0.25, vmax=1)
     ax.set_title(f"confidence, {title}")
     ax.axis("off")
-plots.reliability(test, ax=axes[2], title=f"before: ECE {100 * float(metrics.ece(test)):.1f} %")
+plots.reliability(
+    test, ax=axes[2], title=f"before: ECE {100 * float(metrics.ece(test)):.1f} %"
+)
 after = Predictions(calibrated, labels[16:], ignore_index=255)
-plots.reliability(after, ax=axes[3], title=f"after: ECE {100 * float(metrics.ece(after)):.1f} %")
+plots.reliability(
+    after, ax=axes[3], title=f"after: ECE {100 * float(metrics.ece(after)):.1f} %"
+)
 
 # %%
 # More pixels than memory
@@ -76,6 +87,8 @@ plots.reliability(after, ax=axes[3], title=f"after: ECE {100 * float(metrics.ece
 #
 # With ``to``, ``collect`` writes each batch to a file. ``assess`` and ``measure`` read large files in chunks.
 
-path = calibrant.collect(network, batches, ignore_index=255, to=Path(tempfile.mkdtemp()) / "pixels.parquet")
+path = calibrant.collect(
+    network, batches, ignore_index=255, to=Path(tempfile.mkdtemp()) / "pixels.parquet"
+)
 summary = metrics.Summary.from_file(path)
 print(len(summary), "pixels, ECE", round(summary["ece"], 4))

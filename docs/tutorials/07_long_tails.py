@@ -16,7 +16,9 @@ from calibrant.reports import plots
 
 digits = data.digits(train=1100, val=300)
 wanted = torch.tensor([100, 70, 50, 35, 25, 18, 13, 9, 7, 5])
-keep = torch.cat([(digits.train.labels == k).nonzero()[: wanted[k], 0] for k in range(10)])
+keep = torch.cat(
+    [(digits.train.labels == k).nonzero()[: wanted[k], 0] for k in range(10)]
+)
 x, y = digits.prepare(digits.train.inputs[keep]), digits.train.labels[keep]
 counts = torch.bincount(y, minlength=10)
 print(counts)
@@ -32,27 +34,46 @@ def train(loss):
     """Return the predictions of a network on the balanced validation and test sets."""
     torch.manual_seed(0)
     network = networks.mlp(10, hidden=(64,))
-    criterion, step = Criterion(losses.for_counts(loss, counts)), torch.optim.Adam(network.parameters(), 0.01)
+    criterion, step = (
+        Criterion(losses.for_counts(loss, counts)),
+        torch.optim.Adam(network.parameters(), 0.01),
+    )
     for _ in range(60):
         step.zero_grad()
         criterion(network(x), y).backward()
         step.step()
     with torch.no_grad():
-        return [Predictions(network(digits.prepare(s.inputs)), s.labels) for s in (digits.val, digits.test)]
+        return [
+            Predictions(network(digits.prepare(s.inputs)), s.labels)
+            for s in (digits.val, digits.test)
+        ]
 
 
-results = {f.__name__: train(f) for f in (losses.cross_entropy, losses.class_balanced, losses.logit_adjusted)}
+results = {
+    f.__name__: train(f)
+    for f in (losses.cross_entropy, losses.class_balanced, losses.logit_adjusted)
+}
 for name, (_, test) in results.items():
-    print(f"{name:15} accuracy {100 * float(metrics.accuracy(test)):.1f} %, NLL {float(metrics.nll(test)):.3f}")
+    print(
+        f"{name:15} accuracy {100 * float(metrics.accuracy(test)):.1f} %, "
+        f"NLL {float(metrics.nll(test)):.3f}"
+    )
 
 # %%
 # Logit adjustment predicts probabilities for equally frequent classes, as in this balanced test set. The figure shows
 # the mean probability of each class, which should be 10 %:
 
-lines = {name: metrics.tables.classes(test).forecast.tolist() for name, (_, test) in results.items()}
+lines = {
+    name: metrics.tables.classes(test).forecast.tolist()
+    for name, (_, test) in results.items()
+}
 figure, ax = pyplot.subplots(figsize=(5.6, 3.4))
 plots.curves(
-    lines, ax=ax, x=[str(int(n)) for n in counts], xlabel="training examples of the class", ylabel="mean probability"
+    lines,
+    ax=ax,
+    x=[str(int(n)) for n in counts],
+    xlabel="training examples of the class",
+    ylabel="mean probability",
 )
 ax.axhline(0.1, color="gray", linewidth=1)
 
@@ -75,7 +96,12 @@ for name in ("Identity", "Temperature", "BiasCorrectedTemperature", "StructuredV
 
 weights = torch.where(test.labels == 9, 10.0, 1.0)
 test_shifted = Predictions(test.logits, test.labels, weights)
-val_shifted = Predictions(val.logits, val.labels, torch.where(val.labels == 9, 10.0, 1.0))
-for name, fitted_on in (("fitted on the old frequencies", val), ("fitted on the new frequencies", val_shifted)):
+val_shifted = Predictions(
+    val.logits, val.labels, torch.where(val.labels == 9, 10.0, 1.0)
+)
+for name, fitted_on in (
+    ("fitted on the old frequencies", val),
+    ("fitted on the new frequencies", val_shifted),
+):
     after = test_shifted.apply(calibrators.fit("BiasCorrectedTemperature", fitted_on))
     print(f"{name:30} NLL {float(metrics.nll(after)):.3f}")

@@ -26,8 +26,13 @@ z, y = torch.stack([p, 1 - p], 1).log(), torch.zeros(300, dtype=torch.int64)
 
 figure, ax = pyplot.subplots(figsize=(5.4, 3.4))
 curves = {"_one": (p, torch.ones_like(p))}
-curves |= {f"gamma {gamma:g}": (p, theory.gradient_ratio(p, gamma)) for gamma in (1.0, 3.0, 5.0)}
-plots.curve_family(curves, ax=ax, xlabel="probability of the true class", ylabel="gradient ratio")
+curves |= {
+    f"gamma {gamma:g}": (p, theory.gradient_ratio(p, gamma))
+    for gamma in (1.0, 3.0, 5.0)
+}
+plots.curve_family(
+    curves, ax=ax, xlabel="probability of the true class", ylabel="gradient ratio"
+)
 print("threshold of gamma 3:", round(float(theory.confidence_threshold(3.0)), 4))
 
 # %%
@@ -40,9 +45,16 @@ figure, ax = pyplot.subplots(figsize=(5.4, 3.4))
 truth = torch.tensor([[0.8, 0.2]], dtype=torch.float64).log().expand(300, 2)
 curves = {}
 for gamma in (0.0, 1.0, 2.0, 4.0):
-    risk = theory.conditional_risk(z, truth, loss=lambda q, label, gamma=gamma: losses.focal(q, label, gamma=gamma))
-    curves[f"gamma {gamma:g}: minimum at {float(p[risk.argmin()]):.2f}"] = (p, risk / risk.min())
-plots.curve_family(curves, ax=ax, xlabel="predicted probability", ylabel="risk / minimum risk")
+    risk = theory.conditional_risk(
+        z, truth, loss=lambda q, label, gamma=gamma: losses.focal(q, label, gamma=gamma)
+    )
+    curves[f"gamma {gamma:g}: minimum at {float(p[risk.argmin()]):.2f}"] = (
+        p,
+        risk / risk.min(),
+    )
+plots.curve_family(
+    curves, ax=ax, xlabel="predicted probability", ylabel="risk / minimum risk"
+)
 ax.set(ylim=(0.98, 1.6))
 
 # %%
@@ -54,8 +66,13 @@ ax.set(ylim=(0.98, 1.6))
 
 figure, ax = pyplot.subplots(figsize=(4.4, 4.2))
 curves = {"_identity": (p, p)}
-curves |= {f"gamma {gamma:g}": (p, theory.focal_map(z, gamma=gamma).exp()[:, 0]) for gamma in (1.0, 3.0, 5.0)}
-plots.curve_family(curves, ax=ax, xlabel="predicted probability", ylabel="mapped probability")
+curves |= {
+    f"gamma {gamma:g}": (p, theory.focal_map(z, gamma=gamma).exp()[:, 0])
+    for gamma in (1.0, 3.0, 5.0)
+}
+plots.curve_family(
+    curves, ax=ax, xlabel="predicted probability", ylabel="mapped probability"
+)
 ax.set(aspect="equal", xlim=(0, 1), ylim=(0, 1))
 
 # %%
@@ -67,10 +84,14 @@ ax.set(aspect="equal", xlim=(0, 1), ylim=(0, 1))
 
 posterior, raw, mapped = figures.train_on_blobs(gamma=3.0, steps=60)
 figure, axes = pyplot.subplots(1, 2, figsize=(8, 4), sharey=True)
-for ax, log_q, title in zip(axes, (raw, mapped), ("as trained", "after the focal map"), strict=True):
+for ax, log_q, title in zip(
+    axes, (raw, mapped), ("as trained", "after the focal map"), strict=True
+):
     top = posterior.argmax(1, keepdim=True)
     ax.plot([1 / 3, 1], [1 / 3, 1], color="gray", linewidth=1)
-    ax.scatter(posterior.exp().gather(1, top), log_q.exp().gather(1, top), s=3, alpha=0.4)
+    ax.scatter(
+        posterior.exp().gather(1, top), log_q.exp().gather(1, top), s=3, alpha=0.4
+    )
     ax.set(title=title, xlabel="largest true probability", aspect="equal")
 axes[0].set_ylabel("predicted probability")
 
@@ -84,5 +105,9 @@ axes[0].set_ylabel("predicted probability")
 for classes in (2, 3):
     nearest = [theory.nearest_temperature(gamma, classes) for gamma in (1.0, 3.0, 5.0)]
     print(
-        f"{classes} classes:", ", ".join(f"T = {t:.3f}, deviation at most {deviation:.4f}" for t, deviation in nearest)
+        f"{classes} classes:",
+        ", ".join(
+            f"T = {t:.3f}, deviation at most {deviation:.4f}"
+            for t, deviation in nearest
+        ),
     )

@@ -67,9 +67,18 @@ print(result)
 frame = result.to_polars().filter(polars.col("metric") == "ece")
 wide = frame.pivot("calibrator", index=["loss", "seed"], values="value")
 both = ["Identity", "Temperature(criterion='ece')"]
-lines = {loss: 100 * rows.select(both).to_numpy() for (loss,), rows in wide.group_by("loss", maintain_order=True)}
+lines = {
+    loss: 100 * rows.select(both).to_numpy()
+    for (loss,), rows in wide.group_by("loss", maintain_order=True)
+}
 figure, ax = pyplot.subplots(figsize=(5.6, 3.4))
-plots.curves(lines, ax=ax, x=["as trained", "after temperature scaling"], xlabel="", ylabel="ECE (%)")
+plots.curves(
+    lines,
+    ax=ax,
+    x=["as trained", "after temperature scaling"],
+    xlabel="",
+    ylabel="ECE (%)",
+)
 
 # %%
 # To add another paper, write a file with its numbers: :doc:`/studies`.

@@ -19,11 +19,15 @@ ROWS, DAYS, CHANGE = 400, 30, 19
 def predict(day):
     """Return the predictions of a day, with the labels that will be known later."""
     g = torch.Generator().manual_seed(day)
-    hospital = np.random.default_rng(day).choice(["north", "south"], ROWS, p=[0.75, 0.25])
+    hospital = np.random.default_rng(day).choice(
+        ["north", "south"], ROWS, p=[0.75, 0.25]
+    )
     z = 1.5 * torch.randn(ROWS, 3, generator=g, dtype=torch.float64)
     labels = torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1)
     too_sure = torch.from_numpy(hospital == "south") & (day >= CHANGE)
-    return Predictions(torch.where(too_sure[:, None], 2.2 * z, z), labels, groups=hospital)
+    return Predictions(
+        torch.where(too_sure[:, None], 2.2 * z, z), labels, groups=hospital
+    )
 
 
 # %%
@@ -38,7 +42,9 @@ ids = {day: [f"{day}-{i}" for i in range(ROWS)] for day in days}
 watch, first_alarm = Watch(by_class=False), None
 for night, predictions in days.items():
     unlabeled = np.zeros(ROWS, dtype=bool)
-    watch = watch.add(predictions, ids=ids[night], labeled=unlabeled, name=f"day {night}")
+    watch = watch.add(
+        predictions, ids=ids[night], labeled=unlabeled, name=f"day {night}"
+    )
     if night > 2:
         watch = watch.add_labels(ids[night - 2], days[night - 2].labels)
     if watch.verdict.alarm and first_alarm is None:
@@ -51,8 +57,15 @@ for night, predictions in days.items():
 
 periods = watch.periods
 rows, outcomes, confidence, variance = periods.sums[periods.sums[:, 0] > 0].T
-figure, (upper, lower) = pyplot.subplots(2, 1, figsize=(7, 4.5), sharex=True, layout="constrained")
-plots.gap_timeline((confidence - outcomes) / rows, 1.96 * np.sqrt(variance) / rows, since=CHANGE, ax=upper)
+figure, (upper, lower) = pyplot.subplots(
+    2, 1, figsize=(7, 4.5), sharex=True, layout="constrained"
+)
+plots.gap_timeline(
+    (confidence - outcomes) / rows,
+    1.96 * np.sqrt(variance) / rows,
+    since=CHANGE,
+    ax=upper,
+)
 plots.evidence_timeline(periods.peak[: len(rows)], since=CHANGE, ax=lower)
 
 # %%
@@ -63,7 +76,10 @@ plots.evidence_timeline(periods.peak[: len(rows)], since=CHANGE, ax=lower)
 
 for test in watch.verdict.tests:
     low, high = 100 * test.gap.low, 100 * test.gap.high
-    print(f"{test.title:12} gap {100 * test.gap.value:+.2f} % in [{low:+.2f}, {high:+.2f}], alarm: {test.alarm}")
+    print(
+        f"{test.title:12} gap {100 * test.gap.value:+.2f} % "
+        f"in [{low:+.2f}, {high:+.2f}], alarm: {test.alarm}"
+    )
 print("since", watch.verdict.alarms[0].since)
 
 # %%

@@ -11,9 +11,11 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from matplotlib import pyplot
 
 from calibrant import EvaluationLog, assess, language_models, metrics
 from calibrant.language_models.cards import card
+from calibrant.reports import plots
 
 # %%
 # The log
@@ -24,11 +26,18 @@ from calibrant.language_models.cards import card
 # says nothing about its confidence.
 
 rng = np.random.default_rng(0)
-confidence = rng.choice([0.5, 0.7, 0.8, 0.9, 0.95, 1.0], 2000, p=[0.05, 0.1, 0.2, 0.35, 0.2, 0.1])
+confidence = rng.choice(
+    [0.5, 0.7, 0.8, 0.9, 0.95, 1.0], 2000, p=[0.05, 0.1, 0.2, 0.35, 0.2, 0.1]
+)
 subject = rng.choice(["law", "physics", "history"], 2000)
 accuracy = 0.25 + 0.5 * confidence - 0.1 * (subject == "law")
 answers = [
-    {"question_id": i, "subject": str(s), "confidence": f"{c:.0%}", "correct": int(rng.random() < a)}
+    {
+        "question_id": i,
+        "subject": str(s),
+        "confidence": f"{c:.0%}",
+        "correct": int(rng.random() < a),
+    }
     for i, (s, c, a) in enumerate(zip(subject, confidence, accuracy, strict=True))
 ]
 for i in range(0, 2000, 17):
@@ -64,7 +73,10 @@ for name, bounds in language_models.missing_confidence_bounds(log).items():
 
 model = result.models[0]
 for row in model.policies:
-    print(f"t = {row.target}: answers {row.answered:.0%}, score {row.score.value:+.3f}, always {row.always:+.3f}")
+    print(
+        f"t = {row.target}: answers {row.answered:.0%}, "
+        f"score {row.score.value:+.3f}, always {row.always:+.3f}"
+    )
 
 # %%
 # A calibrator repairs that. It is fitted on one half of the questions and judged on the other:
@@ -74,7 +86,17 @@ half = np.arange(len(p)) % 2 == 0
 repaired = assess(p[half], p[~half])
 calibrated = p[~half].apply(repaired.best)
 print("calibrator:", repaired.chosen_label)
-print("gap before and after:", metrics.signed_gap.interval(p[~half]), metrics.signed_gap.interval(calibrated))
+print(
+    "gap before and after:",
+    metrics.signed_gap.interval(p[~half]),
+    metrics.signed_gap.interval(calibrated),
+)
+
+# %%
+
+figure, axes = pyplot.subplots(1, 2, figsize=(7.6, 3.8))
+plots.reliability(p[~half], ax=axes[0], title="as stated")
+plots.reliability(calibrated, ax=axes[1], title=f"after {repaired.chosen_label}")
 
 # %%
 # With the repaired confidences, hardly any answer reaches 75 %: at this price the model should say nothing, and now it
@@ -82,9 +104,10 @@ print("gap before and after:", metrics.signed_gap.interval(p[~half]), metrics.si
 
 for target in (0.5, 0.75):
     is_answered = calibrated.events.confidence >= target
-    gains = calibrated.events.outcome - (1 - calibrated.events.outcome) * target / (1 - target)
-    score = float((is_answered * gains).mean())
-    print(f"t = {target}: answers {float(is_answered.double().mean()):.0%}, score {score:+.3f}")
+    right = calibrated.events.outcome
+    gains = right - (1 - right) * target / (1 - target)
+    score, share = (float(x.mean()) for x in (is_answered * gains, is_answered.double()))
+    print(f"t = {target}: answers {share:.0%}, score {score:+.3f}")
 
 # %%
 # A new model
@@ -95,6 +118,9 @@ for target in (0.5, 0.75):
 # see :doc:`/howto/few_labels`.
 
 graded = set(rng.permutation(2000)[:50].tolist())
-partly = [answer | ({} if i in graded else {"correct": None}) for i, answer in enumerate(answers)]
+partly = [
+    answer | ({} if i in graded else {"correct": None})
+    for i, answer in enumerate(answers)
+]
 (folder / "partly.jsonl").write_text("\n".join(map(json.dumps, partly)))
 print(card(EvaluationLog.read(folder / "partly.jsonl")).ungraded[0].sentence)

@@ -10,7 +10,10 @@ integration: ``calibrant check``, ``calibrant compare`` and ``calibrant drift``.
 import numpy as np
 import torch
 
+from matplotlib import pyplot
+
 from calibrant import Predictions, check, compare, drift
+from calibrant.reports import plots
 
 
 def predict(z, noise, seed, scale=1.0):
@@ -25,7 +28,9 @@ labels = torch.multinomial(true_logits.softmax(1), 1, generator=g).squeeze(1)
 site = np.random.default_rng(0).choice(["north", "south", "west"], 4000)
 old = Predictions(predict(true_logits, 0.3, seed=1), labels, groups=site)
 good = Predictions(predict(true_logits, 0.3, seed=2), labels, groups=site)
-overconfident = Predictions(predict(true_logits, 0.3, seed=3, scale=1.6), labels, groups=site)
+overconfident = Predictions(
+    predict(true_logits, 0.3, seed=3, scale=1.6), labels, groups=site
+)
 
 # %%
 # Good enough?
@@ -40,6 +45,13 @@ for name, model in (("good", good), ("overconfident", overconfident)):
     result = check(model, requirements, old=old)
     print(f"{name}: exit status {result.exit_status}")
     print(result)
+
+# %%
+# The reason is in the picture: the second model is right less often than it says.
+
+figure, axes = pyplot.subplots(1, 2, figsize=(7.6, 3.8))
+for ax, (name, model) in zip(axes, (("good", good), ("overconfident", overconfident))):
+    plots.reliability(model, ax=ax, title=name)
 
 # %%
 # In every group too. A group of 1,300 rows cannot show an error below 3 %: that is no failure, but too little data,
@@ -70,7 +82,7 @@ print(compare(old, overconfident))
 
 harder = 1.2 * torch.randn(3000, 4, generator=g, dtype=torch.float64)
 later_labels = torch.multinomial(harder.softmax(1), 1, generator=g).squeeze(1)
-today = Predictions(predict(harder, 0.3, seed=4), later_labels)  # whose labels are not used
-result = drift(good, today)
+today = Predictions(predict(harder, 0.3, seed=4), later_labels)
+result = drift(good, today)  # which does not use the labels
 print(result)
 print(f"the labels will show an accuracy of {float(today.correct.mean()):.1%}")

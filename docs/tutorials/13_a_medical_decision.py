@@ -2,9 +2,10 @@
 A medical decision
 ==================
 
-A biopsy finds a tumor, but it hurts and costs. Of 1,000 women with a suspicious image, whom should a clinic send to
-one, if a classifier states the probability that the tumor is malignant? This tutorial counts in the units of the
-clinic: biopsies, missed tumors, and what one is worth in terms of the other. The data are real (569 cases).
+A surgical biopsy is certain, but it hurts and costs. Of 1,000 women with a lump whose cells were drawn through a fine
+needle, whom should a clinic send to one, if a classifier states from these cells the probability that the lump is
+malignant? This tutorial counts in the units of the clinic: biopsies, missed tumors, and what one is worth in terms of
+the other. The data are real (569 needle aspirates).
 """
 
 import numpy as np
@@ -18,9 +19,9 @@ from calibrant.reports import plots
 
 x, benign = load_breast_cancer(return_X_y=True)
 malignant = 1 - benign
-stated = cross_val_predict(GaussianNB(), x, malignant, cv=10, method="predict_proba")[:, 1]
-raw = Predictions.from_probs(stated, malignant, class_names=("benign", "malignant"))
-p = calibrators.cross_fit("Platt", raw)  # each case is calibrated by a fit to the others
+probs = cross_val_predict(GaussianNB(), x, malignant, cv=10, method="predict_proba")
+raw = Predictions.from_probs(probs, malignant, class_names=("benign", "malignant"))
+p = calibrators.cross_fit("CALIBRATOR", raw.with_event(1))  # by fits to the other cases
 
 # %%
 # What is a biopsy worth?
@@ -35,7 +36,8 @@ table = decisions.expected_costs(p, costs)
 
 
 def per_thousand(interval):
-    return f"{1000 * interval.value:.0f} ({1000 * interval.low:.0f} to {1000 * interval.high:.0f})"
+    value, low, high = (1000 * x for x in (interval.value, interval.low, interval.high))
+    return f"{value:.0f} ({low:.0f} to {high:.0f})"
 
 
 print("cost per 1,000 women, in biopsies, with a 90 % interval")
@@ -46,13 +48,19 @@ print(f"  promised by the probabilities: {1000 * table.stated:.0f}")
 
 actions = decisions.choose_actions(p, costs)
 missed = int(((actions == 0) & (p.labels == 1)).sum())
-print(f"biopsies: {int(actions.sum())} of {len(p)}; missed tumors: {missed} of {int(p.labels.sum())}")
+print(
+    f"biopsies: {int(actions.sum())} of {len(p)}; "
+    f"missed tumors: {missed} of {int(p.labels.sum())}"
+)
 assert table.saving.low > 0
 
 # %%
 # Before calibration the same rule costs more, because the stated probabilities are too extreme:
 
-print("by the raw probabilities:", per_thousand(decisions.expected_costs(raw, costs).model))
+print(
+    "by the raw probabilities:",
+    per_thousand(decisions.expected_costs(raw, costs).model),
+)
 print(decisions.decision_loss(raw, threshold=0.05))
 print(decisions.decision_loss(p, threshold=0.05))
 
@@ -64,9 +72,10 @@ print(decisions.decision_loss(p, threshold=0.05))
 # 5 % one true positive is worth 19 false positives, at 50 % one. A model is useful where its line lies above the
 # other two.
 
-curves = {name: decisions.net_benefit(q) for name, q in (("raw", raw), ("calibrated", p))}
+curves = {
+    name: decisions.net_benefit(q) for name, q in (("raw", raw), ("calibrated", p))
+}
 plots.net_benefit(curves, ax=pyplot.figure(figsize=(5, 3.2)).add_subplot())
-pyplot.tight_layout()
 
 # %%
 # Whom may one send home?
@@ -80,7 +89,10 @@ first, second = p[half[:300]], p[half[300:]]
 certified = decisions.certify_threshold(first, risk=0.05, delta=0.1, of="benign")
 print(certified)
 home = certified.acts_on(second.with_event("benign"))
-print(f"sent home: {int(home.sum())} of {len(second)}, of whom malignant: {int(second.labels[home].sum())}")
+print(
+    f"sent home: {int(home.sum())} of {len(second)}, "
+    f"of whom malignant: {int(second.labels[home].sum())}"
+)
 
 # %%
 # A risk of 5 in 1,000 cannot be promised from 300 cases, and the answer says why:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib import pyplot
 
-from calibrant import Predictions, Watch, calibrators, decisions
+from calibrant import Predictions, Watch, calibrators, decisions, metrics
 from calibrant.calibrators.subgroups import MultiCalibrated
 from calibrant.deployment import Contract
+from calibrant.reports import plots
 
 CHECK_COST, FRAUD_LOSS = 4.0, 250.0  # euros
 
@@ -30,7 +32,9 @@ def payments(n, seed, new_pattern=False):
     if new_pattern:
         true_logit = true_logit + 1.5 * (country == "FR")
     labels = (rng.random(n) < 1 / (1 + np.exp(-true_logit))).astype(int)
-    p = Predictions.from_binary_logits(torch.from_numpy(z), labels, class_names=("honest", "fraud"), groups=country)
+    p = Predictions.from_binary_logits(
+        torch.from_numpy(z), labels, class_names=("honest", "fraud"), groups=country
+    )
     return p, {"country": country, "amount": amount}
 
 
@@ -54,11 +58,15 @@ p = fitted.apply(test, test_features)
 # A check costs 4 euros, a missed fraud 250. The action of least expected cost is a check from a probability of 1.6 %
 # on.
 
-costs = [[0, CHECK_COST], [FRAUD_LOSS, CHECK_COST]]  # honest: pass, check; fraud: pass, check
+# Rows: honest, fraud; columns: pass, check
+costs = [[0, CHECK_COST], [FRAUD_LOSS, CHECK_COST]]
 for name, q in (("raw", test), ("calibrated in subgroups", p)):
     table = decisions.expected_costs(q, costs)
     euros = 10_000 * table.model.value
-    print(f"{name}: {euros:,.0f} euros per 10,000 payments; promised {10_000 * table.stated:,.0f}")
+    print(
+        f"{name}: {euros:,.0f} euros per 10,000 payments; "
+        f"promised {10_000 * table.stated:,.0f}"
+    )
 best = decisions.expected_costs(p, costs)
 print(f"checked: {100 * best.action_shares[1]:.1f} % of the payments")
 saved = decisions.expected_costs(test, costs).model.value - best.model.value
@@ -82,9 +90,15 @@ print(
 # Payments pass at once if at most 3 in 1,000 of them are fraud, certified with probability 95 %. A contract puts this
 # promise, and the calibrator that it was tested with, into one file. ``calibrant apply`` then adds the column
 # ``act``.
+#
+# Fraud is rare, about 1.3 % of the payments, so that the requirements must be strict: a model that says 0 to every
+# payment has an ECE of 1.3 %, and one that always says 1.3 % has an ECE of 0 and an NLL of 0.068. Neither may pass.
 
 platt = calibrators.fit("Platt", fit)
-contract = Contract.create(platt, test, require=["ece < 0.02"], risk=0.003, delta=0.05, of="honest")
+required = ["ece < 0.01", "nll < 0.06"]
+contract = Contract.create(
+    platt, test, require=required, risk=0.003, delta=0.05, of="honest"
+)
 print(contract)
 passing = contract.acts_on(payments(10_000, seed=2)[0])
 print(f"pass at once: {100 * float(passing.double().mean()):.1f} %")
@@ -106,3 +120,12 @@ for day in range(6):
     watch = watch.add(contract.calibrate(batch).with_event("fraud"), name=f"day {day}")
     print(f"day {day}: {watch.verdict.sentences[0]}")
 assert watch.verdict.alarm
+
+# %%
+# In France, the last days hold more fraud than the probabilities say:
+
+before, after = (payments(30_000, seed=9, new_pattern=new)[0] for new in (False, True))
+figure, axes = pyplot.subplots(1, 2, figsize=(7.6, 3.8))
+for ax, (name, day) in zip(axes, (("before", before), ("after", after))):
+    french = contract.calibrate(day).with_event("fraud").select_group("FR")
+    plots.reliability_curve(metrics.curves.corp(french), ax=ax, title=f"France, {name}")

@@ -1,4 +1,4 @@
-"""Agreement with independent implementations; docs/metrics.md lists differences of convention."""
+"""Agreement with independent implementations; docs/metrics_conventions.md lists differences of convention."""
 
 import math
 

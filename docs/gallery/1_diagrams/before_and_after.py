@@ -22,6 +22,12 @@ temperature = Temperature.fit(val)
 after = test.apply(temperature)
 
 figure, axes = pyplot.subplots(1, 2, figsize=(7.5, 3.8))
-plots.reliability(test, ax=axes[0], title=f"as trained: ECE {100 * float(metrics.ece(test)):.1f} %")
+plots.reliability(
+    test, ax=axes[0], title=f"as trained: ECE {100 * float(metrics.ece(test)):.1f} %"
+)
 t = float(temperature.temperature)
-plots.reliability(after, ax=axes[1], title=f"after T = {t:.2f}: ECE {100 * float(metrics.ece(after)):.1f} %")
+plots.reliability(
+    after,
+    ax=axes[1],
+    title=f"after T = {t:.2f}: ECE {100 * float(metrics.ece(after)):.1f} %",
+)

@@ -17,6 +17,14 @@ labels = torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1)
 p = Predictions(1.6 * truth, labels)
 
 figure, axes = pyplot.subplots(1, 2, figsize=(7.5, 3.8))
-plots.reliability(metrics.tables.bins(p), ax=axes[0], title=f"equal width: ECE {100 * float(metrics.ece(p)):.2f} %")
+plots.reliability(
+    metrics.tables.bins(p),
+    ax=axes[0],
+    title=f"equal width: ECE {100 * float(metrics.ece(p)):.2f} %",
+)
 mass = metrics.tables.bins(p, edges="equal_mass")
-plots.reliability(mass, ax=axes[1], title=f"equal mass: adaptive ECE {100 * float(metrics.adaptive_ece(p)):.2f} %")
+plots.reliability(
+    mass,
+    ax=axes[1],
+    title=f"equal mass: adaptive ECE {100 * float(metrics.adaptive_ece(p)):.2f} %",
+)

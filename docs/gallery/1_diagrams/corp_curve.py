@@ -18,4 +18,6 @@ labels = torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1)
 p = Predictions(1.5 * truth, labels)
 
 figure, ax = pyplot.subplots(figsize=(4, 4))
-plots.reliability_curve(metrics.curves.corp(p), ax=ax, title="logits 1.5 times too large")
+plots.reliability_curve(
+    metrics.curves.corp(p), ax=ax, title="logits 1.5 times too large"
+)

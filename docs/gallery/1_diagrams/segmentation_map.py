@@ -18,7 +18,10 @@ coarse = torch.randn(8, 3, 8, 8, generator=g)
 field = 2 * torch.nn.functional.interpolate(coarse, size=(64, 64), mode="bicubic")
 flat = field.movedim(1, -1).reshape(-1, 3).softmax(1)
 labels = torch.multinomial(flat, 1, generator=g).view(8, 64, 64)
-val, test = Predictions(2.5 * field[:4], labels[:4]), Predictions(2.5 * field[4:], labels[4:])
+val, test = (
+    Predictions(2.5 * field[:4], labels[:4]),
+    Predictions(2.5 * field[4:], labels[4:]),
+)
 temperature = Temperature.fit(val)
 
 figure, axes = pyplot.subplots(1, 4, figsize=(12, 3.2))
@@ -30,6 +33,10 @@ axes[1].imshow(wrong, cmap="gray_r")
 axes[1].set_title("wrong pixels")
 for ax in axes[:2]:
     ax.axis("off")
-plots.reliability(test, ax=axes[2], title=f"before: ECE {100 * float(metrics.ece(test)):.1f} %")
+plots.reliability(
+    test, ax=axes[2], title=f"before: ECE {100 * float(metrics.ece(test)):.1f} %"
+)
 after = test.apply(temperature)
-plots.reliability(after, ax=axes[3], title=f"after: ECE {100 * float(metrics.ece(after)):.1f} %")
+plots.reliability(
+    after, ax=axes[3], title=f"after: ECE {100 * float(metrics.ece(after)):.1f} %"
+)

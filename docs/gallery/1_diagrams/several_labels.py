@@ -18,7 +18,11 @@ scores = truth * np.array([1.0, 2.5, 1.0]) + np.array([0.0, 0.0, 1.0])
 p = Predictions.multilabel(scores, targets, names=["fever", "cough", "rash"])
 
 figure, axes = pyplot.subplots(1, 4, figsize=(12, 3.3))
-plots.reliability(p, ax=axes[0], title=f"pooled: ECE {100 * float(metrics.ece(p)):.1f} %")
+plots.reliability(
+    p, ax=axes[0], title=f"pooled: ECE {100 * float(metrics.ece(p)):.1f} %"
+)
 for ax, name in zip(axes[1:], p.group_names, strict=True):
     q = p.select_group(name)
-    plots.reliability(q, ax=ax, title=f"{name}: ECE {100 * float(metrics.ece(q)):.1f} %")
+    plots.reliability(
+        q, ax=ax, title=f"{name}: ECE {100 * float(metrics.ece(q)):.1f} %"
+    )

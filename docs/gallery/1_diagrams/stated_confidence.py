@@ -13,7 +13,9 @@ from calibrant import Predictions, metrics
 from calibrant.reports import plots
 
 rng = np.random.default_rng(0)
-stated = rng.choice([0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0], 3000, p=[0.03, 0.05, 0.12, 0.2, 0.3, 0.2, 0.1])
+stated = rng.choice(
+    [0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0], 3000, p=[0.03, 0.05, 0.12, 0.2, 0.3, 0.2, 0.1]
+)
 right = (rng.random(3000) < 0.25 + 0.6 * stated).astype(int)
 p = Predictions.from_confidence(stated, right)
 

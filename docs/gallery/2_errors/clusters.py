@@ -22,4 +22,6 @@ for name, clusters in (("independent rows", None), ("patients as clusters", pati
     p = Predictions(logits, labels, clusters=clusters)
     rows[f"accuracy, {name}"] = metrics.accuracy.interval(p)
 figure, ax = pyplot.subplots(figsize=(6.5, 1.9))
-plots.intervals(rows, ax=ax, reference=0.75, xlabel="90 % interval; dashed: true accuracy")
+plots.intervals(
+    rows, ax=ax, reference=0.75, xlabel="90 % interval; dashed: true accuracy"
+)

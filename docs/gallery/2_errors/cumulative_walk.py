@@ -21,6 +21,10 @@ for factor, name in ((1.0, "calibrated"), (1.4, "overconfident")):
     order = p.events.confidence.argsort()
     walk = (p.events.confidence - p.events.outcome)[order].cumsum(0) / len(p)
     evidence = metrics.kuiper.test(p)
-    ax.plot(p.events.confidence[order], walk, label=f"{name}: {evidence.statistic:.3f}, p = {evidence.p_value:.2g}")
+    ax.plot(
+        p.events.confidence[order],
+        walk,
+        label=f"{name}: {evidence.statistic:.3f}, p = {evidence.p_value:.2g}",
+    )
 ax.set(xlabel="confidence", ylabel="sum of confidence minus correctness")
 ax.legend(frameon=False)

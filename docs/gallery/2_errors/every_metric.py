@@ -17,9 +17,20 @@ labels = torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1)
 factors = (0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.2)
 scaled = [Predictions(factor * truth, labels) for factor in factors]
 
-shown = (metrics.brier, metrics.mce, metrics.classwise_ece, metrics.sweep_ece, metrics.adaptive_noise_floor)
+shown = (
+    metrics.brier,
+    metrics.mce,
+    metrics.classwise_ece,
+    metrics.sweep_ece,
+    metrics.adaptive_noise_floor,
+)
 shown += (metrics.ks, metrics.mmce, metrics.skce, metrics.signed_gap, metrics.entropy)
-shown += (metrics.confident_share, metrics.confident_accuracy, metrics.error, metrics.auroc)
+shown += (
+    metrics.confident_share,
+    metrics.confident_accuracy,
+    metrics.error,
+    metrics.auroc,
+)
 figure, axes = pyplot.subplots(3, 5, figsize=(12, 6), sharex=True)
 for ax, metric in zip(axes.flat, shown, strict=False):
     ax.plot(factors, [float(metric(p)) for p in scaled], ".-")

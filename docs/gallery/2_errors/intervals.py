@@ -17,6 +17,9 @@ labels = torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1)
 p = Predictions(1.6 * truth, labels)
 
 names = ("accuracy", "brier", "signed_gap", "debiased_l2")
-rows = {metrics.metric_info(name).title: getattr(metrics, name).interval(p) for name in names}
+rows = {
+    metrics.metric_info(name).title: getattr(metrics, name).interval(p)
+    for name in names
+}
 figure, ax = pyplot.subplots(figsize=(6, 2.6))
 plots.intervals(rows, ax=ax, xlabel="value, with the 90 % interval")

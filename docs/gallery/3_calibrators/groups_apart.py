@@ -18,7 +18,9 @@ names = [name for name, n in sizes.items() for _ in range(n)]
 shift = {"a": 0.0, "b": 0.9, "c": -0.9, "d": 0.8, "e": -0.8}
 s = 1.5 * torch.randn(len(names), generator=g)
 labels = (torch.rand(len(names), generator=g) < s.sigmoid()).long()
-p = Predictions.from_binary_logits(s + torch.tensor([shift[name] for name in names]), labels, groups=names)
+p = Predictions.from_binary_logits(
+    s + torch.tensor([shift[name] for name in names]), labels, groups=names
+)
 half = torch.rand(len(names), generator=g) < 0.5
 val, test = p[half], p[~half]
 
@@ -32,6 +34,11 @@ lines = {}
 for name, q in fits.items():
     table = metrics.tables.groups(q)
     lines[name] = [float(table.gap[table.names.index(group)]) for group in sizes]
-plots.curves(lines, ax=ax, x=[f"{name}\n{n}" for name, n in sizes.items()], xlabel="group, and its examples")
+plots.curves(
+    lines,
+    ax=ax,
+    x=[f"{name}\n{n}" for name, n in sizes.items()],
+    xlabel="group, and its examples",
+)
 ax.axhline(0, color="gray", linewidth=1)
 ax.set_ylabel("mean probability minus frequency")

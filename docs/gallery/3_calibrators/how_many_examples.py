@@ -19,7 +19,10 @@ test = p[3000:]
 
 sizes = [50, 100, 200, 500, 1000, 3000]
 names = ("Temperature", "Vector", "StructuredMatrix", "Isotonic")
-lines = {name: [float(metrics.nll(test.apply(calibrators.fit(name, p[:n])))) for n in sizes] for name in names}
+lines = {
+    name: [float(metrics.nll(test.apply(calibrators.fit(name, p[:n])))) for n in sizes]
+    for name in names
+}
 figure, ax = pyplot.subplots(figsize=(5, 3.4))
 plots.curves(lines, ax=ax, x=sizes, xlabel="fitting examples", ylabel="NLL")
 ax.set(xscale="log", ylim=(1.1, 1.7))

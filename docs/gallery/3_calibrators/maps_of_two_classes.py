@@ -19,10 +19,14 @@ line = torch.linspace(-5, 5, 400)
 pairs = torch.stack([torch.zeros_like(line), line], 1)
 figure, axes = pyplot.subplots(2, 3, figsize=(9, 5.4), sharex=True, sharey=True)
 for ax, name in zip(
-    axes.flat, ("Platt", "Beta", "Quadratic", "Isotonic", "VennAbers", "HistogramBinning"), strict=True
+    axes.flat,
+    ("Platt", "Beta", "Quadratic", "Isotonic", "VennAbers", "HistogramBinning"),
+    strict=True,
 ):
     fitted = calibrators.fit(name, p)
-    ax.plot(line.sigmoid(), (0.5 * line + 0.5).sigmoid(), "--", color="gray", linewidth=1)
+    ax.plot(
+        line.sigmoid(), (0.5 * line + 0.5).sigmoid(), "--", color="gray", linewidth=1
+    )
     ax.plot(line.sigmoid(), fitted(pairs).softmax(1)[:, 1])
     ax.set_title(name, fontsize=10)
 figure.supxlabel("predicted probability")

@@ -25,6 +25,8 @@ ax.plot(grid, [float(metrics.nll(q)) for q in mapped], label="NLL")
 ax.axvline(float(Temperature.fit(p).temperature), color="gray", linewidth=1)
 ax.set(xlabel="temperature", ylabel="NLL")
 other = ax.twinx()
-other.plot(grid, [100 * float(metrics.ece(q)) for q in mapped], color="#ff725c", label="ECE")
+other.plot(
+    grid, [100 * float(metrics.ece(q)) for q in mapped], color="#ff725c", label="ECE"
+)
 other.set(ylabel="ECE (%), in red", ylim=(0, None))
 ax.set_title("line: fitted temperature", fontsize=10)

@@ -26,5 +26,7 @@ for name, loss in {
     (gradient,) = torch.autograd.grad(loss(logits, labels).sum(), logits)
     curves[name] = (p, -gradient[:, 0])
 figure, ax = pyplot.subplots(figsize=(5.2, 3.6))
-plots.curve_family(curves, ax=ax, xlabel="probability of the true class", ylabel="negative gradient")
+plots.curve_family(
+    curves, ax=ax, xlabel="probability of the true class", ylabel="negative gradient"
+)
 ax.set(xlim=(0, 1), ylim=(0, None))

@@ -13,7 +13,9 @@ from calibrant import losses
 from calibrant.reports import plots
 
 s = torch.linspace(-2, 9, 300, dtype=torch.float64)
-logits = torch.stack([s, *[torch.zeros_like(s)] * 9], 1)  # ten classes, margin s of the true class
+logits = torch.stack(
+    [s, *[torch.zeros_like(s)] * 9], 1
+)  # ten classes, margin s of the true class
 labels = torch.zeros(300, dtype=torch.int64)
 curves = {
     "cross-entropy": (s, losses.cross_entropy(logits, labels)),
@@ -22,4 +24,6 @@ curves = {
     "poly-1": (s, losses.poly1(logits, labels)),
 }
 figure, ax = pyplot.subplots(figsize=(5.2, 3.4))
-plots.curve_family(curves, ax=ax, xlabel="margin of the true class's logit", ylabel="loss, nats")
+plots.curve_family(
+    curves, ax=ax, xlabel="margin of the true class's logit", ylabel="loss, nats"
+)

@@ -22,5 +22,9 @@ shown = {
 figure, ax = pyplot.subplots(figsize=(5.2, 3.4))
 lines = {name: values.tolist() for name, values in shown.items()}
 plots.curves(
-    lines, ax=ax, x=[str(n) for n in counts], xlabel="training examples of the class", ylabel="loss at equal logits"
+    lines,
+    ax=ax,
+    x=[str(n) for n in counts],
+    xlabel="training examples of the class",
+    ylabel="loss at equal logits",
 )

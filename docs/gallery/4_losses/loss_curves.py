@@ -23,5 +23,7 @@ shown = {
 }
 figure, ax = pyplot.subplots(figsize=(5.2, 3.6))
 curves = {name: (p, values) for name, values in shown.items()}
-plots.curve_family(curves, ax=ax, xlabel="probability of the true class", ylabel="loss, nats")
+plots.curve_family(
+    curves, ax=ax, xlabel="probability of the true class", ylabel="loss, nats"
+)
 ax.set(xlim=(0, 1), ylim=(0, 4))

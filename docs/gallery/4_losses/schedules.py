@@ -21,5 +21,8 @@ p = torch.linspace(0.01, 0.99, 300, dtype=torch.float64)
 steps = torch.where(p < 0.2, 5.0, 3.0)
 smooth = theory.sample_dependent_gamma(p)
 plots.curve_family(
-    {"FLSD": (p, steps), "exact curve": (p, smooth)}, ax=right, xlabel="probability of the true class", ylabel=""
+    {"FLSD": (p, steps), "exact curve": (p, smooth)},
+    ax=right,
+    xlabel="probability of the true class",
+    ylabel="",
 )

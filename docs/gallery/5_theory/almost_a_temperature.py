@@ -15,9 +15,20 @@ from calibrant.reports import plots
 gammas = np.linspace(0.1, 8, 30)
 bounds = [theory.temperature_bounds(float(gamma)) for gamma in gammas]
 curves = {
-    "published": (gammas, [b.paper * (gamma + 1) for b, gamma in zip(bounds, gammas, strict=True)]),
-    "exact, upper": (gammas, [b.mildest * (gamma + 1) for b, gamma in zip(bounds, gammas, strict=True)]),
-    "exact, lower": (gammas, [b.sharpest * (gamma + 1) for b, gamma in zip(bounds, gammas, strict=True)]),
+    "published": (
+        gammas,
+        [b.paper * (gamma + 1) for b, gamma in zip(bounds, gammas, strict=True)],
+    ),
+    "exact, upper": (
+        gammas,
+        [b.mildest * (gamma + 1) for b, gamma in zip(bounds, gammas, strict=True)],
+    ),
+    "exact, lower": (
+        gammas,
+        [b.sharpest * (gamma + 1) for b, gamma in zip(bounds, gammas, strict=True)],
+    ),
 }
 figure, ax = pyplot.subplots(figsize=(5.2, 3.4))
-plots.curve_family(curves, ax=ax, xlabel="gamma", ylabel="temperature times (gamma + 1)")
+plots.curve_family(
+    curves, ax=ax, xlabel="gamma", ylabel="temperature times (gamma + 1)"
+)

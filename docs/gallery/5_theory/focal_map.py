@@ -17,5 +17,7 @@ curves = {"_identity": (q, q)}
 for gamma in (-0.5, 1.0, 3.0, 5.0):
     curves[f"gamma {gamma:g}"] = (q, theory.focal_map(z, gamma=gamma).exp()[:, 0])
 figure, ax = pyplot.subplots(figsize=(4.4, 4.2))
-plots.curve_family(curves, ax=ax, xlabel="predicted probability", ylabel="mapped probability")
+plots.curve_family(
+    curves, ax=ax, xlabel="predicted probability", ylabel="mapped probability"
+)
 ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")

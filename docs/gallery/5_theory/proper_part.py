@@ -20,5 +20,7 @@ curves = {
     "its proper part": (p, theory.proper_part(z, y, gamma=3.0)),
 }
 figure, ax = pyplot.subplots(figsize=(5.2, 3.4))
-plots.curve_family(curves, ax=ax, xlabel="probability of the true class", ylabel="loss, nats")
+plots.curve_family(
+    curves, ax=ax, xlabel="probability of the true class", ylabel="loss, nats"
+)
 ax.set(xlim=(0, 1), ylim=(0, 4))

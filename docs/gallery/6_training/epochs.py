@@ -19,7 +19,10 @@ digits = data.digits(train=100, val=400)
 x, y = digits.prepare(digits.train.inputs), digits.train.labels
 torch.manual_seed(0)
 network = networks.mlp(10, hidden=(128, 128))
-criterion, step = Criterion("cross_entropy"), torch.optim.Adam(network.parameters(), 0.003)
+criterion, step = (
+    Criterion("cross_entropy"),
+    torch.optim.Adam(network.parameters(), 0.003),
+)
 nll, refined = [], []
 for _ in range(12):
     for _ in range(8):
@@ -31,4 +34,9 @@ for _ in range(12):
     nll.append(float(metrics.nll(val)))
     refined.append(float(refinement_nll(val, folds=1)))
 figure, ax = pyplot.subplots(figsize=(5.2, 3.4))
-plots.curves({"NLL": nll, "NLL after temperature scaling": refined}, ax=ax, x=range(8, 97, 8), ylabel="validation")
+plots.curves(
+    {"NLL": nll, "NLL after temperature scaling": refined},
+    ax=ax,
+    x=range(8, 97, 8),
+    ylabel="validation",
+)

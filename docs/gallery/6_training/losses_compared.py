@@ -25,5 +25,9 @@ for ax, loss in zip(axes, ("cross_entropy", "focal(gamma=3)"), strict=True):
         criterion(network(x), y).backward()
         step.step()
     with torch.no_grad():
-        test = Predictions(network(digits.prepare(digits.test.inputs)), digits.test.labels)
-    plots.reliability(test, ax=ax, title=f"{loss}: ECE {100 * float(metrics.ece(test)):.1f} %")
+        test = Predictions(
+            network(digits.prepare(digits.test.inputs)), digits.test.labels
+        )
+    plots.reliability(
+        test, ax=ax, title=f"{loss}: ECE {100 * float(metrics.ece(test)):.1f} %"
+    )

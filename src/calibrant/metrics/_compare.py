@@ -86,7 +86,7 @@ def compare(
     biased metrics contains the difference of their biases.
 
     Kuiper's statistic, KS and smooth ECE are not compared by default: if one model is overconfident and the other one
-    underconfident, by about what chance explains, the jackknife's interval is too narrow (docs/metrics.md).
+    underconfident, by about what chance explains, the jackknife's interval is too narrow (docs/metrics_conventions.md).
 
     Args:
         first: Predictions of the first model.

@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -73,16 +73,21 @@ def losses_by_calibrator(group: str) -> dict[str, list[float]]:
 
     Splits and draws of one model in caution.csv count as one problem, as on the page.
     """
+    return _losses_by_calibrator(group, RESULTS)
+
+
+@cache
+def _losses_by_calibrator(group: str, folder: Path) -> dict[str, list[float]]:
     file, start, _ = GROUPS[group]
     losses: dict[str, dict[tuple[str, ...], list[float]]] = {}
-    for row in read_rows(f"benchmarks/{file}.csv"):
+    for row in _read_rows(folder / f"benchmarks/{file}.csv"):
         is_simulated = row["problem"].startswith("simulated")
         if row["problem"].startswith(start) if start else not is_simulated:
             name = row["problem"] if file == "accuracy" else row["problem"].split(" #")[0]
             problem = losses.setdefault(row["contender"], {}).setdefault((name, row["n"]), [])
             problem.append(float(row["nll"] or "nan"))
     problems = {problem for by_problem in losses.values() for problem in by_problem}
-    means = {name: [mean(by.get(p, [float("nan")])) for p in sorted(problems)] for name, by in losses.items()}
+    means = {name: [fmean(by.get(p, [float("nan")])) for p in sorted(problems)] for name, by in losses.items()}
     return {name: values for name, values in means.items() if not any(x != x for x in values)}
 
 
@@ -98,12 +103,12 @@ def ranking(group: str) -> tuple[int, str, float, float]:
     The excess is negative if the other one is better.
     """
     losses = losses_by_calibrator(group)
-    order = sorted(losses, key=lambda name: mean(losses[name]))
+    order = sorted(losses, key=lambda name: fmean(losses[name]))
     auto = f"{OURS}Auto"
     rival = next(name for name in order if name != auto)
     excess = [a - b for a, b in zip(losses[rival], losses[auto], strict=True)]
     half = 1.96 * stdev(excess) / len(excess) ** 0.5 if len(excess) > 1 else float("nan")
-    return order.index(auto) + 1, rival, mean(excess), half
+    return order.index(auto) + 1, rival, fmean(excess), half
 
 
 @statement

@@ -19,6 +19,7 @@ import torch
 
 from benchmarks import _harness as harness
 from benchmarks import _peers as peers
+from benchmarks import statements
 
 PARTS = (
     "accuracy",
@@ -33,6 +34,14 @@ PARTS = (
     "scale",
     "limits",
 )
+FINDINGS = {  # statements at the top of the page, and the parts whose tables they read; the first is the one to read
+    "auto_ranks": ("accuracy", "caution"),
+    "harmed_models": ("caution",),
+    "stated_gains": ("held_out",),
+    "covered": ("coverage",),
+    "races": ("speed",),
+    "training_overhead": ("throughput",),
+}
 
 
 def machine() -> str:
@@ -73,14 +82,27 @@ def page(out: Path, size: str) -> str:
         "Contenders run in turn in one process. Times are medians of one thread's processor time after a warm-up;",
         "compare ratios. Packages that are faster or better than Calibrant are listed as well.",
         "",
-        harness.markdown(["", ""], [[row["name"], row["value"]] for row in rows]),
+        *findings(out),
     ]
     for name in PARTS:
         path = tables / f"{name}.csv"
         if path.is_file():
             part = importlib.import_module(f"benchmarks.{name}")
             text += ["", f"## {part.TITLE}", "", " ".join(part.__doc__.split()), "", part.page(harness.read(path))]
-    return "\n".join(text) + "\n"
+    versions_table = harness.markdown(["", ""], [[row["name"], row["value"]] for row in rows])
+    return "\n".join([*text, "", "## Versions and machines", "", versions_table]) + "\n"
+
+
+def findings(out: Path) -> list[str]:
+    """Return what the tables in a folder say, as lines of a list, with a link to each section."""
+    statements.RESULTS = out
+    lines: list[str] = []
+    for name, sources in FINDINGS.items():
+        if all((out / "benchmarks" / f"{part}.csv").is_file() for part in sources):
+            title = importlib.import_module(f"benchmarks.{sources[0]}").TITLE
+            marked = f"<!-- measured: {name} -->{statements.STATEMENTS[name]()}<!-- end -->"
+            lines.append(f"- [{title}](#{title.lower().replace(' ', '-')}): {marked}")
+    return lines
 
 
 def main() -> None:

@@ -118,7 +118,7 @@ def page(rows: list[Row]) -> str:
     text = [] if kinds["Real predictions"] else [f"There are no real predictions in {REAL.parent.name}/{REAL.name}."]
     for kind, rows_of_kind in kinds.items():
         if rows_of_kind:
-            text += [f"### {kind}", "", _summary(rows_of_kind), "", _beaten(rows_of_kind), ""]
+            text += [f"### {kind}", "", _beaten(rows_of_kind), "", _summary(rows_of_kind), ""]
     failed = sorted({f"{row['contender']}: {re.sub('[0-9]+', 'N', row['note'])}" for row in rows if "note" in row})
     text += ["Some calibrators fail on some problems:", "", *(f"- {line}" for line in failed)] if failed else []
     return "\n".join(text)

@@ -125,10 +125,44 @@ def auto_ranks() -> str:
             place = f"On {title} ({count} problems), it is number {rank} of {len(sizes[group])}"
             sentences.append(f"{place}: {contender_text(rival)} is lower by {-excess:.4f} ± {half:.4f} nats.")
     if first:
-        opening = f"Of all calibrators that fitted every problem, {peers()}, it has the lowest mean log-loss on "
+        opening = f"Of all calibrators that fitted every problem, {peers()}, `Auto` has the lowest mean log-loss on "
         listed = first[0] if len(first) == 1 else f"{', '.join(first[:-1])} and {first[-1]}"
         sentences.insert(0, f"{opening}{listed}.")
     return " ".join(sentences)
+
+
+@statement
+def harmed_models() -> str:
+    """Say how many models of tables and language models `Auto` makes worse."""
+    harmed, worst = list[str](), 0.0
+    for group in ("tables", "stated"):
+        losses = losses_by_calibrator(group)
+        excess = [a - b for a, b in zip(losses[f"{OURS}Auto"], losses[f"{OURS}Identity"], strict=True)]
+        harmed.append(f"{sum(x > 0.001 for x in excess)} of {len(excess)} {GROUPS[group][2]}")
+        worst = max(worst, *excess)
+    return (
+        f"`Auto` makes {' and '.join(harmed)} worse by more than .001 nats, at most by {worst:.4f}. Each size of the "
+        "fitting data counts."
+    )
+
+
+@statement
+def covered() -> str:
+    """Say how often intervals of 90 % cover the truth where they do so least."""
+    cells = [row for row in read_rows("benchmarks/coverage.csv") if row["method"] == "calibrant"]
+    shares = [float(row["coverage"]) for row in cells]
+    return f"Intervals of 90 % cover the truth in at least {100 * min(shares):.1f} % of the {len(shares):,} settings."
+
+
+@statement
+def races() -> str:
+    """Say in how many races of speed another contender with a right result is faster."""
+    rows = read_rows("benchmarks/speed.csv")
+    tasks = {row["task"] for row in rows}
+    rivals = [row for row in rows if row["contender"] not in ("calibrant", "bare floor") and row["right"] != "False"]
+    lost = sorted({row["task"] for row in rivals if row["of_ours"] and float(row["of_ours"]) < 1})
+    where = f", which is not so for {' and '.join(lost)}" if lost else ""
+    return f"First in {len(tasks) - len(lost)} of {len(tasks)} races among contenders with a right result{where}."
 
 
 @statement

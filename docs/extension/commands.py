@@ -21,7 +21,7 @@ def page() -> str:
 
 def _commands(command: Any, path: tuple[str, ...]) -> Iterator[str]:
     name = " ".join(("calibrant", *path))
-    result = CliRunner().invoke(app, [*path, "--help"], prog_name="calibrant", env={"COLUMNS": "100", "NO_COLOR": "1"})
+    result = CliRunner().invoke(app, [*path, "--help"], prog_name="calibrant", env={"COLUMNS": "88", "NO_COLOR": "1"})
     text = re.sub(r"[ \t]+$", "", re.sub(r"\x1b\[[0-9;]*m", "", result.output), flags=re.MULTILINE).strip()
     yield f"{'#' * (2 + max(0, len(path) - 1))} {name}\n\n```text\n{text}\n```\n"
     for subcommand in sorted(getattr(command, "commands", {})):

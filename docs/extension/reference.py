@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,20 +21,15 @@ from calibrant import metrics
 from extension.contents import HEADINGS, PAGES, Page
 
 GALLERY = Path(__file__).parents[1] / "gallery"
-MODULE = re.compile(
-    r"^calibrant\.(?:metrics\.(?:curves|tables|ood)|lab\.data\.corruptions|(?:integrations|lab)\.\w+|\w+)\."
-)
-UNDOCUMENTED = {
-    "cli",
-    "studies",
-    "backend",
-}  # the command line has its own page; studies are files; kernels are internal
+MODULES = sorted((f"calibrant.{module}." for page in PAGES.values() for module in page.modules), key=len, reverse=True)
+UNDOCUMENTED = {"cli", "studies"}  # the command line has its own page, and studies are files
+PLACES = {"types": "_core.types", "registry": "_core.registry"}  # modules that are public by a short name
 
 
 def public_modules() -> set[str]:
     """Return the names of all public modules and packages directly below calibrant."""
     names = {module.name for module in pkgutil.iter_modules(calibrant.__path__)}
-    return {name for name in names if not name.startswith("_")} - UNDOCUMENTED
+    return {name for name in names if not name.startswith("_")} - UNDOCUMENTED | set(PLACES)
 
 
 @cache
@@ -62,19 +58,30 @@ def _page(page: Page) -> Iterator[str]:
         if len(page.modules) > 1:
             yield f"## {full}\n"
         yield _markdown(ast.get_docstring(_tree(module)) or "") + "\n"
-        heading = ""
-        for name, home, node in sorted(_entries(module), key=lambda entry: _order(entry[1], module)):
-            if (title := _heading(home, module)) != heading and title:
-                yield f"{'###' if len(page.modules) > 1 else '##'} {title}\n"
-                heading = title
-            yield from _entry(full, name, home, node)
+        entries = sorted(_entries(module), key=lambda entry: _order(*entry[1:], module))
+        groups = [(title, list(group)) for title, group in groupby(entries, lambda entry: _heading(entry[1], module))]
+        yield _overview(full, [(title, [name for name, _, _ in group]) for title, group in groups])
+        for title, group in groups:
+            yield f"{'###' if len(page.modules) > 1 else '##'} {title}\n" if title else ""
+            for name, home, node in group:
+                yield from _entry(full, name, home, node)
+
+
+def _overview(full: str, groups: list[tuple[str, list[str]]]) -> str:
+    """Return a table of links to all entries of a module, a row per heading."""
+    rows = [f"| {title} | {', '.join(f'{{py:obj}}`{n} <{full}.{n}>`' for n in names)} |" for title, names in groups]
+    return "\n".join(["| | |", "| :-- | :-- |", *rows, ""])
 
 
 # Find the source of a name
 
 
+def _place(module: str) -> str:
+    return PLACES.get(module, module)
+
+
 def _path(module: str) -> Path:
-    base = Path(calibrant.__file__).parent.joinpath(*module.removeprefix("calibrant.").split("."))
+    base = Path(calibrant.__file__).parent.joinpath(*_place(module.removeprefix("calibrant.")).split("."))
     return base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
 
 
@@ -135,20 +142,15 @@ def _definition(module: str, name: str) -> tuple[str, ast.stmt | None]:
     return module, None
 
 
-def _order(home: str, module: str) -> tuple[int, str]:
-    """Return the sort key of a file: the module itself first, then files in the order of `HEADINGS`, then others."""
-    if home == module or not home.startswith(f"{module}."):
-        return (-1 if home == module else len(HEADINGS) + 1), home
-    headed = list(HEADINGS)
-    return (headed.index(home) if home in headed else len(headed)), home
+def _order(home: str, node: ast.stmt | None, module: str) -> tuple[int, bool]:
+    """Return the sort key of a name: those of the module itself, then by file in the order of `HEADINGS`, values last."""
+    is_value = not isinstance(node, ast.ClassDef | ast.FunctionDef)
+    return (-1 if home in (module, _place(module)) else list(HEADINGS).index(home)), is_value
 
 
 def _heading(home: str, module: str) -> str:
-    """Return the heading of a file's names: the one in `HEADINGS`, or the first words of its docstring."""
-    if home == module or not home.startswith(f"{module}."):
-        return "" if home == module else "More"
-    first = (ast.get_docstring(_tree(home)) or "").split("\n")[0].rstrip(".")
-    return HEADINGS.get(home) or _markdown(re.split(r": | \(", first)[0])
+    """Return the heading of a file's names, which every file but the module itself needs."""
+    return "" if home in (module, _place(module)) else HEADINGS[home]
 
 
 # Write an entry
@@ -278,7 +280,7 @@ def _pictures(full: str, name: str) -> list[str]:
 
 
 def _block(kind: str, head: str, body: list[str], fence: str = ":::::") -> list[str]:
-    head = MODULE.sub("", head)
+    head = next((head.removeprefix(module) for module in MODULES if head.startswith(module)), head)
     return [f"{fence}{{py:{kind}}} {head}", "\n\n".join(part for part in body if part), fence, ""]
 
 

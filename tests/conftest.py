@@ -25,6 +25,12 @@ def shared() -> Path:
     return SHARED
 
 
+@pytest.fixture(scope="session")
+def type_checker(request: pytest.FixtureRequest) -> bool:
+    """Return whether the types and shapes of all arguments are checked, before the package checks them itself."""
+    return bool(request.config.getoption("jaxtyping_packages", None))
+
+
 @pytest.fixture
 def closed_port() -> Iterator[str]:
     """Yield an address, HOST:PORT, that refuses connections, because a socket that does not listen is bound to it."""

@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 import torch
 from calibrant.registry import CALIBRATORS
+from method_contracts import Contract
 from refusals import refused
 
 from calibrant import InputError, Predictions, calibrators, metrics
@@ -15,6 +16,7 @@ CAPABILITIES = {name: calibrators.capabilities(CALIBRATORS[name]) for name in CA
 UNLEARNED = {name for name, promised in CAPABILITIES.items() if not promised.repairs_overconfidence}
 BINARY = {name for name, promised in CAPABILITIES.items() if promised.num_classes == 2}
 ZERO_BINS = {"HistogramBinning", "TopLabelBinning"}  # a bin without a right or wrong example has an accuracy of 0 or 1
+contract = Contract()
 QUICK = {  # the same methods with less work
     "Auto": "Auto(folds=2)",
     "PriorShift": "PriorShift(calibrator='Temperature')",
@@ -43,23 +45,20 @@ def draw(n: int, k: int, seed: int, scale: float = 1.0) -> Predictions:
     return Predictions(scale * logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1))
 
 
-@pytest.fixture(params=sorted(CALIBRATORS))
-def name(request) -> str:
-    return request.param
+@pytest.mark.parametrize("name", sorted(CALIBRATORS))
+def test_contract_of(name):
+    contract.verify(name, k=2 if name in BINARY else 4)
 
 
-@pytest.fixture
-def k(name) -> int:
-    return 2 if name in BINARY else 4
-
-
-def test_every_class_declares_its_capabilities(name):
+@contract.holds()
+def every_class_declares_its_capabilities(name):
     assert isinstance(CALIBRATORS[name].capabilities, calibrators.Capabilities)
 
 
-@pytest.mark.parametrize(("k", "of"), [(4, "top"), (2, "top"), (2, 1)])
-def test_classes_are_treated_alike_where_promised(name, k, of):
+@contract.holds(k_of=[(4, "top"), (2, "top"), (2, 1)])
+def classes_are_treated_alike_where_promised(name, k_of):
     """Permuted logits then give permuted results. Every other fit learns that some classes are more frequent."""
+    k, of = k_of
     if name in BINARY and k > 2:
         return
     data, z = draw(300, k, 10), draw(50, k, 11).logits
@@ -69,7 +68,8 @@ def test_classes_are_treated_alike_where_promised(name, k, of):
     assert calibrators.treats_classes_alike(fitted) == is_alike
 
 
-def test_fits_to_pairs_are_antisymmetric(name):
+@contract.holds()
+def fits_to_pairs_are_antisymmetric(name):
     g = torch.Generator().manual_seed(12)
     margins, rejected = torch.randn(2, 150, dtype=torch.float64, generator=g)
     fitted = fit(name, Predictions.from_pairs(rejected + margins + 0.5, rejected))
@@ -77,7 +77,8 @@ def test_fits_to_pairs_are_antisymmetric(name):
     torch.testing.assert_close(fitted(z).softmax(1), fitted(z.flip(1)).softmax(1).flip(1), atol=1e-6, rtol=0)
 
 
-def test_a_class_without_labels_keeps_a_finite_probability(name, k):
+@contract.holds()
+def a_class_without_labels_keeps_a_finite_probability(name, k):
     """Dirichlet gave it e^-18,000, and affine maps a probability that depended on where the search ended."""
     data, fresh = draw(300, k, 13), draw(300, k, 14, scale=1.5)
     data = data[data.labels != 1]
@@ -90,7 +91,8 @@ def test_a_class_without_labels_keeps_a_finite_probability(name, k):
         assert float(log_p.min()) > -100  # FocalMap has the lowest, -43
 
 
-def test_overconfidence_is_repaired_or_not_promised(name, k):
+@contract.holds()
+def overconfidence_is_repaired_or_not_promised(name, k):
     """A fit improves its own criterion on the fitting data, and the Brier score and the ECE on fresh data."""
     data, fresh = draw(1500, k, 0, scale=3.0), draw(4000, k, 1, scale=3.0)
     fitted = fit(name, data)
@@ -106,7 +108,8 @@ def test_overconfidence_is_repaired_or_not_promised(name, k):
         assert torch.equal(fitted(fresh.logits).argmax(1), fresh.logits.argmax(1))
 
 
-def test_calibrated_predictions_hardly_change(name, k):
+@contract.holds()
+def calibrated_predictions_hardly_change(name, k):
     data, fresh = draw(3000, k, 2), draw(4000, k, 3)
     if name in UNLEARNED:
         return
@@ -114,8 +117,8 @@ def test_calibrated_predictions_hardly_change(name, k):
     assert abs(metrics.brier(after, fresh.labels) - metrics.brier(fresh)) < 0.01
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_output_has_the_shape_and_dtype_of_the_logits(name, k, dtype):
+@contract.holds(dtype=[torch.float32, torch.float64])
+def output_has_the_shape_and_dtype_of_the_logits(name, k, dtype):
     data, fresh = draw(300, k, 4), draw(7, k, 5)
     fitted = fit(name, Predictions(data.logits.to(dtype), data.labels))
     after = fitted(fresh.logits.to(dtype))
@@ -127,7 +130,8 @@ def test_output_has_the_shape_and_dtype_of_the_logits(name, k, dtype):
     assert torch.allclose(one_by_one.softmax(-1), after.softmax(-1), atol=1e-5)
 
 
-def test_certificate_names_its_fitting_data_which_calibrate_refuses(name, k):
+@contract.holds()
+def certificate_names_its_fitting_data_which_calibrate_refuses(name, k):
     data, fresh = draw(300, k, 6), draw(300, k, 7)
     fitted = fit(name, data)
     if name == "Identity":
@@ -146,7 +150,8 @@ def test_certificate_names_its_fitting_data_which_calibrate_refuses(name, k):
     assert abs(fitted.certificate.nll_before - float(metrics.nll(data))) < 1e-9
 
 
-def test_order_of_the_examples_does_not_matter(name, k):
+@contract.holds()
+def order_of_the_examples_does_not_matter(name, k):
     data, fresh = draw(1500, k, 8, scale=2.0), draw(500, k, 9, scale=2.0)
     shuffled = data[torch.randperm(1500, generator=torch.Generator().manual_seed(0))]
     gap = fit(name, data)(fresh.logits).softmax(-1) - fit(name, shuffled)(fresh.logits).softmax(-1)
@@ -165,8 +170,8 @@ def weighted(name: str, n: int, k: int, seed: int) -> tuple[Predictions, Predict
     return Predictions(data.logits, data.labels, weights), copies
 
 
-@pytest.mark.parametrize("n", [7, 400])
-def test_integer_weights_equal_copies(name, k, n):
+@contract.holds(n=[7, 400])
+def integer_weights_equal_copies(name, k, n):
     data, copies = weighted(name, n, k, 14)
     fresh = draw(100, k, 15, scale=1.5).logits
     if n == 7 and name in ("Matrix", "Dirichlet"):  # rounding chooses the penalty with two rows per fold
@@ -190,7 +195,8 @@ def test_integer_weights_equal_copies(name, k, n):
             assert value == pytest.approx(getattr(expected, field), **tolerance), field
 
 
-def test_weights_matter(name, k):
+@contract.holds()
+def weights_matter(name, k):
     """Otherwise the test above would pass if both fits ignored them."""
     if name in UNLEARNED:
         return
@@ -200,7 +206,8 @@ def test_weights_matter(name, k):
     assert not torch.allclose(log_p(fit(name, data), fresh), log_p(unweighted, fresh), rtol=1e-6, atol=1e-6)
 
 
-def test_examples_of_weight_0_are_left_out(name, k):
+@contract.holds()
+def examples_of_weight_0_are_left_out(name, k):
     data, fresh = draw(120, k, 16, scale=1.5), draw(50, k, 17).logits
     weights = torch.arange(120).remainder(3).clamp_max(1).double()
     counted = data[weights > 0]
@@ -213,7 +220,8 @@ def test_examples_of_weight_0_are_left_out(name, k):
         assert fitting_digests(fitted) >= {data.digest}
 
 
-def test_fractional_weights_give_a_map_between(name, k):
+@contract.holds()
+def fractional_weights_give_a_map_between(name, k):
     """Equal weights of 1/2, and random weights, give a finite map with a similar Brier score."""
     g = torch.Generator().manual_seed(18)
     data = draw(300, k, 18, scale=1.5)
@@ -232,8 +240,14 @@ def log_p(fitted, logits):
 # Order
 
 
-@pytest.mark.parametrize("n_classes", [2, 5, pytest.param(20, marks=pytest.mark.slow)])
-def test_order_of_classes_and_rows_does_not_matter(name, n_classes):
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(CALIBRATORS))
+def test_order_of_20_classes_and_their_rows_does_not_matter(name):
+    order_of_classes_and_rows_does_not_matter(name, 20)
+
+
+@contract.holds(n_classes=[2, 5])
+def order_of_classes_and_rows_does_not_matter(name, n_classes):
     if name in BINARY and n_classes > 2:
         return
     data, g = draw(400, n_classes, 20, scale=1.7), torch.Generator().manual_seed(21)
@@ -258,14 +272,16 @@ def fit_to_80(name: str, k: int):
     return fit(name, draw(80, k, 22))
 
 
-def test_meta_tensors_are_refused(name, k):
+@contract.holds()
+def meta_tensors_are_refused(name, k):
     if name == "Identity":  # works on no numbers
         return
     with refused("tensor_kind"):
         fit_to_80(name, k)(torch.zeros(5, k, device="meta"))
 
 
-def test_fits_do_not_depend_on_the_default_dtype(name, k):
+@contract.holds()
+def fits_do_not_depend_on_the_default_dtype(name, k):
     fresh, before = draw(50, k, 23).logits, torch.get_default_dtype()
     expected = fit_to_80(name, k)(fresh)
     torch.set_default_dtype(torch.float16)
@@ -311,8 +327,8 @@ CASES = ["class absent", "one example", "two examples", "all correct", "all wron
 CASES += ["impossible classes", "impossible labels", "saturated", "tiny", "two classes"]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_hard_data_give_a_sensible_map_or_the_expected_refusal(name, k, case):
+@contract.holds(case=CASES)
+def hard_data_give_a_sensible_map_or_the_expected_refusal(name, k, case):
     data = hard_case(case, k)
     fitted = fit_unless_refused(name, data, "all_impossible" if case == "impossible labels" else "")
     if fitted is None:
@@ -326,6 +342,7 @@ def test_hard_data_give_a_sensible_map_or_the_expected_refusal(name, k, case):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(CALIBRATORS))
 def test_thousands_of_classes_give_a_sensible_map_or_a_refusal(name):
     """Most classes have no example among 300."""
     data = draw(300, 5000, 12)

@@ -5,9 +5,10 @@ import json
 import pytest
 import torch
 from calibrant.registry import CORRUPTIONS, DATA_SETS
+from method_contracts import Contract
 from refusals import refused
 
-every_data_set = pytest.mark.parametrize("name", DATA_SETS)
+contract = Contract()
 
 ARGUMENTS = {
     "cifar10": {"val": 10},
@@ -20,12 +21,17 @@ ARGUMENTS = {
 }
 
 
+@pytest.mark.parametrize("name", DATA_SETS)
+def test_contract_of(name, small_data):
+    contract.verify(name, small_data=small_data)
+
+
 def load(name, root):
     return DATA_SETS[name](root, **ARGUMENTS.get(name, {}))
 
 
-@every_data_set
-def test_splits_have_valid_labels_and_facts(name, small_data):
+@contract.holds()
+def splits_have_valid_labels_and_facts(name, small_data):
     splits = load(name, small_data)
     for split in splits.train, splits.val, splits.test:
         assert len(split) == len(split.inputs) == len(split.labels) > 0
@@ -35,18 +41,18 @@ def test_splits_have_valid_labels_and_facts(name, small_data):
     assert json.loads(json.dumps(splits.facts)) == splits.facts
 
 
-@every_data_set
-def test_splits_are_disjoint(name, small_data):
+@contract.holds()
+def splits_are_disjoint(name, small_data):
     if name in ("sst", "digits"):
-        pytest.skip("separate files" if name == "sst" else "some digits are duplicates")
+        return  # separate files, and digits of which some are duplicates
     splits = load(name, small_data)
     inputs = [{part.numpy().tobytes() for part in split.inputs} for split in (splits.train, splits.val, splits.test)]
     assert [len(s) for s in inputs] == [len(splits.train), len(splits.val), len(splits.test)]
     assert len(set.union(*inputs)) == sum(map(len, inputs))
 
 
-@every_data_set
-def test_loading_is_deterministic(name, small_data):
+@contract.holds()
+def loading_is_deterministic(name, small_data):
     first, second = load(name, small_data), load(name, small_data)
     for a, b in zip((first.train, first.val, first.test), (second.train, second.val, second.test), strict=True):
         assert torch.equal(a.labels, b.labels)
@@ -54,8 +60,8 @@ def test_loading_is_deterministic(name, small_data):
             assert torch.equal(a.inputs, b.inputs)
 
 
-@every_data_set
-def test_augmentation_depends_only_on_the_seed(name, small_data):
+@contract.holds()
+def augmentation_depends_only_on_the_seed(name, small_data):
     splits = load(name, small_data)
     batch = splits.train[:7].to("cpu")
     prepared = splits.prepare(batch.inputs)
@@ -68,8 +74,8 @@ def test_augmentation_depends_only_on_the_seed(name, small_data):
         assert not torch.equal(draw[0], draw[2])
 
 
-@every_data_set
-def test_splits_are_indexed_by_slice_mask_and_indices(name, small_data):
+@contract.holds()
+def splits_are_indexed_by_slice_mask_and_indices(name, small_data):
     split = load(name, small_data).train
     rows = torch.tensor([3, 1])
     mask = torch.zeros(len(split), dtype=torch.bool).index_fill(0, rows, True)
@@ -78,11 +84,10 @@ def test_splits_are_indexed_by_slice_mask_and_indices(name, small_data):
     assert len(split[1:4].inputs) == 3
 
 
-@every_data_set
-@pytest.mark.parametrize("val", [-1, 0, 10**9])
-def test_invalid_validation_sizes_are_refused(name, val, small_data):
+@contract.holds(val=[-1, 0, 10**9])
+def invalid_validation_sizes_are_refused(name, val, small_data):
     if name in ("sst", "imagenet") or (name == "blobs" and val > 0):
-        pytest.skip("the validation set has no limit, or a fixed size")
+        return  # it has no limit, or a fixed size
     with refused("setting_range" if name in ("blobs", "tiny_imagenet") else "empty_split"):
         DATA_SETS[name](small_data, val=float(val) if name == "tiny_imagenet" else val)
 

@@ -4,11 +4,17 @@ import math
 
 import pytest
 import torch
+from method_contracts import Contract
 from refusals import refused
 
 from calibrant import InputError, Predictions, metrics, registry
 
-every_metric = pytest.mark.parametrize("name", sorted(registry.METRICS))
+contract = Contract()
+
+
+@pytest.mark.parametrize("name", sorted(registry.METRICS))
+def test_contract_of(name):
+    contract.verify(name)
 
 
 def draw(n: int, k: int, seed: int = 0, decimals: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -18,17 +24,16 @@ def draw(n: int, k: int, seed: int = 0, decimals: int | None = None) -> tuple[to
     return (logits if decimals is None else logits.round(decimals=decimals)), labels
 
 
-@every_metric
-@pytest.mark.parametrize("k", [2, 10, 200])
-def test_is_one_float64_number(name, k):
+@contract.holds(k=[2, 10, 200])
+def is_one_float64_number(name, k):
     value = getattr(metrics, name)(*draw(300, k))
     assert value.shape == ()
     assert value.dtype == torch.float64
     assert bool(value.isfinite())
 
 
-@every_metric
-def test_does_not_depend_on_the_row_order(name):
+@contract.holds()
+def does_not_depend_on_the_row_order(name):
     logits, labels = draw(400, 5, decimals=0)  # heavy ties
     value = getattr(metrics, name)(logits, labels)
     g = torch.Generator().manual_seed(1)
@@ -37,9 +42,8 @@ def test_does_not_depend_on_the_row_order(name):
         torch.testing.assert_close(getattr(metrics, name)(logits[order], labels[order]), value, rtol=1e-12, atol=1e-14)
 
 
-@every_metric
-@pytest.mark.parametrize("of", ["top", 1, "classes"])
-def test_integer_weight_equals_that_many_copies(name, of):
+@contract.holds(of=["top", 1, "classes"])
+def integer_weight_equals_that_many_copies(name, of):
     logits, labels = draw(400, 4, decimals=1)
     w = torch.randint(0, 4, (400,), generator=torch.Generator().manual_seed(1))
     metric = registry.METRICS[name]
@@ -57,8 +61,8 @@ def test_integer_weight_equals_that_many_copies(name, of):
         assert metric.test(p).p_value == pytest.approx(metric.test(copies).p_value, rel=1e-7)
 
 
-@every_metric
-def test_weights_of_one_change_nothing_and_fractions_are_finite(name):
+@contract.holds()
+def weights_of_one_change_nothing_and_fractions_are_finite(name):
     logits, labels = draw(500, 4)
     unweighted = getattr(metrics, name)(logits, labels)
     torch.testing.assert_close(
@@ -68,9 +72,8 @@ def test_weights_of_one_change_nothing_and_fractions_are_finite(name):
     assert getattr(metrics, name)(logits, labels, torch.rand(500, generator=g) * 1.3).isfinite()
 
 
-@every_metric
-@pytest.mark.parametrize("k", [2, 3])
-def test_weights_of_one_change_nothing_among_ties(name, k):
+@contract.holds(k=[2, 3])
+def weights_of_one_change_nothing_among_ties(name, k):
     logits, labels = draw(200, k, decimals=0)
     metric = registry.METRICS[name]
     unweighted, weighted = Predictions(logits, labels, of=1), Predictions(logits, labels, torch.ones(200), of=1)
@@ -86,11 +89,9 @@ def has_unique_maximum(logits: torch.Tensor) -> torch.Tensor:
     return (logits == logits.amax(1, keepdim=True)).sum(1) == 1
 
 
-@every_metric
-@pytest.mark.parametrize("k", [2, 5])
-@pytest.mark.parametrize("decimals", [None, 0])
-@pytest.mark.parametrize("of", ["top", 1, "classes"])
-def test_does_not_depend_on_the_order_of_classes(name, k, decimals, of):
+@contract.holds(of=["top", 1, "classes"], k_decimals=[(2, 0), (5, 0), (5, None)])
+def does_not_depend_on_the_order_of_classes(name, of, k_decimals):
+    k, decimals = k_decimals
     logits, labels = draw(300, k, seed=k, decimals=decimals)
     logits, labels = logits[has_unique_maximum(logits)], labels[has_unique_maximum(logits)]
     g = torch.Generator().manual_seed(k)
@@ -107,8 +108,8 @@ def test_does_not_depend_on_the_order_of_classes(name, k, decimals, of):
             assert (a.low, a.high) == pytest.approx((b.low, b.high), rel=1e-7, abs=1e-9, nan_ok=True)
 
 
-@every_metric
-def test_examples_of_weight_zero_are_left_out(name):
+@contract.holds()
+def examples_of_weight_zero_are_left_out(name):
     logits, labels = draw(500, 4)
     w = torch.ones(500, dtype=torch.float64)
     w[100:300] = 0
@@ -116,8 +117,8 @@ def test_examples_of_weight_zero_are_left_out(name):
     torch.testing.assert_close(getattr(metrics, name)(logits, labels, w), expected, rtol=1e-9, atol=1e-12)
 
 
-@every_metric
-def test_declaration_has_the_words_for_a_table(name):
+@contract.holds()
+def declaration_has_the_words_for_a_table(name):
     about = registry.METRICS[name].about
     assert about.title
     assert about.meaning
@@ -129,8 +130,8 @@ def test_declaration_has_the_words_for_a_table(name):
 INVALID_SETTINGS = {int: [0, -1, 2.5, "15", True], float: [math.nan, "1"], str: ["typo", 1]}
 
 
-@every_metric
-def test_settings_out_of_range_are_refused(name):
+@contract.holds()
+def settings_out_of_range_are_refused(name):
     p = Predictions(*draw(50, 3))
     for key, default in registry.hyperparameters(registry.METRICS[name].function).items():
         kind = bool if isinstance(default, bool) else type(default)
@@ -141,15 +142,15 @@ def test_settings_out_of_range_are_refused(name):
         registry.METRICS[name](p, nonsense=1)
 
 
-@every_metric
-def test_probabilities_in_place_of_logits_are_refused(name):
+@contract.holds()
+def probabilities_in_place_of_logits_are_refused(name):
     logits, labels = draw(200, 5)
     with refused("probs_as_logits", "from_probs"):
         registry.METRICS[name](logits.softmax(-1), labels)
 
 
-@every_metric
-def test_arguments_are_not_changed(name):
+@contract.holds()
+def arguments_are_not_changed(name):
     logits, labels = draw(50, 3)
     before = logits.clone(), labels.clone()
     getattr(metrics, name)(logits, labels)
@@ -157,17 +158,16 @@ def test_arguments_are_not_changed(name):
     assert bool((labels == before[1]).all())
 
 
-@every_metric
-def test_single_example_of_two_classes_is_measured(name):
+@contract.holds()
+def single_example_of_two_classes_is_measured(name):
     value = getattr(metrics, name)(torch.tensor([[0.0, 1.0]]), torch.tensor([1]))
     assert value.shape == ()
     if name != "auroc":  # needs both classes
         assert math.isfinite(float(value)) or name == "confident_accuracy"
 
 
-@every_metric
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_half_precision_logits_are_measured_in_float64(name, dtype):
+@contract.holds(dtype=[torch.float16, torch.bfloat16, torch.float32])
+def half_precision_logits_are_measured_in_float64(name, dtype):
     logits, labels = draw(300, 6)
     half_precision = logits.to(dtype)
     torch.testing.assert_close(
@@ -178,23 +178,23 @@ def test_half_precision_logits_are_measured_in_float64(name, dtype):
     )
 
 
-@every_metric
-def test_saturated_confidence_is_finite_where_the_metric_is(name):
+@contract.holds()
+def saturated_confidence_is_finite_where_the_metric_is(name):
     logits = torch.tensor([[0.0, 1e4], [0.0, -1e4], [1e4, 0.0], [0.0, 0.0]])
     value = getattr(metrics, name)(logits, torch.tensor([1, 0, 0, 1]))
     assert not bool(value.isnan())
 
 
-@every_metric
-def test_text_is_canonical(name):
+@contract.holds()
+def text_is_canonical(name):
     text = registry.METRICS.canonical(name)
     assert registry.METRICS.canonical(text) == text
     logits, labels = draw(60, 3)
     assert registry.METRICS.resolve(text)(logits, labels) == getattr(metrics, name)(logits, labels)
 
 
-@every_metric
-def test_intervals_and_tests_check_their_settings(name):
+@contract.holds()
+def intervals_and_tests_check_their_settings(name):
     metric, p = registry.METRICS[name], Predictions(*draw(50, 3))
     if metric.has_interval:
         for level in 0.0, 1.0:

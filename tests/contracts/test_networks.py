@@ -3,10 +3,11 @@
 import pytest
 import torch
 from calibrant.registry import NETWORKS
+from method_contracts import Contract
 
 from calibrant.lab import data, networks
 
-each_network = pytest.mark.parametrize("name", NETWORKS)
+contract = Contract()
 
 TEXT = {"cnn8_text", "global_pooling_cnn"}
 NARROW_SETTINGS = {  # the architecture at a width that a test can afford
@@ -31,6 +32,11 @@ def make(tmp_path):
     return make
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_contract_of(name, make, small_data):
+    contract.verify(name, make=make, small_data=small_data)
+
+
 def tiny_bert(folder):
     from transformers import BertConfig
 
@@ -49,9 +55,8 @@ def inputs(name, small_data, n=3):
     return torch.randn(n, 3, size, size, generator=g)
 
 
-@each_network
-@pytest.mark.parametrize("classes", [2, 7])
-def test_inputs_become_logits_and_every_parameter_gets_a_gradient(name, classes, make, small_data):
+@contract.holds(classes=[2, 7])
+def inputs_become_logits_and_every_parameter_gets_a_gradient(name, classes, make, small_data):
     torch.manual_seed(0)
     network, x = make(name, classes), inputs(name, small_data)
     network.eval()
@@ -65,8 +70,8 @@ def test_inputs_become_logits_and_every_parameter_gets_a_gradient(name, classes,
         assert parameter.grad.isfinite().all(), key
 
 
-@each_network
-def test_evaluation_is_repeatable_and_by_example(name, make, small_data):
+@contract.holds()
+def evaluation_is_repeatable_and_by_example(name, make, small_data):
     torch.manual_seed(0)
     network, x = make(name, 3).eval(), inputs(name, small_data)
     with torch.no_grad():
@@ -76,14 +81,14 @@ def test_evaluation_is_repeatable_and_by_example(name, make, small_data):
     torch.testing.assert_close(single_logits, batch_logits, atol=1e-5, rtol=1e-4)
 
 
-@each_network
-def test_names_resolve_with_their_defaults_spelled_out(name):
+@contract.holds()
+def names_resolve_with_their_defaults_spelled_out(name):
     assert NETWORKS.canonical(name).startswith(name)
     assert "vectors" not in NETWORKS.canonical(name)
 
 
-@each_network
-def test_state_moves_to_a_fresh_network(name, make, small_data):
+@contract.holds()
+def state_moves_to_a_fresh_network(name, make, small_data):
     torch.manual_seed(0)
     first, second, x = make(name, 3).eval(), make(name, 3).eval(), inputs(name, small_data)
     second.load_state_dict(first.state_dict())

@@ -3,13 +3,12 @@
 import traceback
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from advised import Case, follow
 from refusals import refused
 
-from calibrant import Predictions, assess, calibrators, losses, measure, metrics, nn
+from calibrant import Predictions, calibrators, losses, measure, metrics, nn
 from calibrant.assessment import summarize
 from calibrant.calibrators import subgroups
 from calibrant.metrics import Summary
@@ -25,8 +24,6 @@ GROUPED = Predictions(LOGITS, LABELS, groups=["a", "b"] * 60)
 SOFT = Predictions.from_soft_labels(LOGITS, PROBS)
 TEMPERATURE = calibrators.fit("Temperature", P)
 TENSOR = torch.tensor(LOGITS)
-DATES = np.array(["2024-01-01"] * 120, "datetime64[D]")
-IMPOSSIBLE = np.where(np.eye(3)[LABELS] > 0, -np.inf, LOGITS)
 
 
 def fit(name, p=P, **settings):
@@ -45,9 +42,6 @@ CASES = [
         lambda t: Predictions(LOGITS, t.evaluate("labels.argmax(-1)", labels=np.eye(3)[LABELS])),
     ),
     Case(
-        "not_floating", lambda: Predictions(LABELS[:, None].repeat(3, 1), LABELS), lambda t: Predictions(LOGITS, LABELS)
-    ),
-    Case(
         "negative_labels",
         lambda: Predictions(LOGITS, np.where(SCORES > 1, -1, LABELS)),
         lambda t: Predictions(LOGITS, np.where(SCORES > 1, -1, LABELS), **t.keywords()),
@@ -63,27 +57,6 @@ CASES = [
         lambda t: Predictions(LOGITS, np.where(SCORES > 1, 255, LABELS), **t.keywords()),
     ),
     Case(
-        "label_range",
-        lambda: Predictions(LOGITS, LABELS + 2),
-        lambda t: Predictions(np.c_[LOGITS, LOGITS[:, :2]], LABELS + 2),
-    ),
-    Case(
-        "nan",
-        lambda: Predictions(np.where(LOGITS > 3, np.nan, LOGITS), LABELS),
-        lambda t: Predictions(LOGITS[(LOGITS <= 3).all(1)], LABELS[(LOGITS <= 3).all(1)]),
-    ),
-    Case(
-        "infinite",
-        lambda: Predictions(np.where(LOGITS > 3, np.inf, LOGITS), LABELS),
-        lambda t: Predictions(np.where(LOGITS > 3, 1e6, LOGITS), LABELS),
-    ),
-    Case(
-        "weights_sum",
-        lambda: Predictions(LOGITS, LABELS, np.full(120, 1 / 120)),
-        lambda t: Predictions(LOGITS, LABELS, np.full(120, 1 / 120) * 120),
-    ),
-    Case("label_kind", lambda: Predictions(LOGITS, DATES), lambda t: Predictions(LOGITS, LABELS)),
-    Case(
         "class_count",
         lambda: Predictions(LOGITS, np.array(["a", "b"])[LABELS % 2]),
         lambda t: Predictions(LOGITS, np.array(["a", "b"])[LABELS % 2], class_names=["a", "b", "c"]),
@@ -94,19 +67,9 @@ CASES = [
         lambda t: Predictions(LOGITS[:, :2], LABELS % 2, class_names=t.evaluate("[")),
     ),
     Case(
-        "unknown_label",
-        lambda: Predictions(LOGITS, np.array(["a", "b", "d"])[LABELS], class_names=["a", "b", "c"]),
-        lambda t: Predictions(
-            np.c_[LOGITS, SCORES], np.array(["a", "b", "d"])[LABELS], class_names=["a", "b", "c", "d"]
-        ),
-    ),
-    Case(
         "weights_are",
         lambda: Predictions(LOGITS, LABELS, np.ones(120), weights_are="copies"),
         lambda t: [Predictions(LOGITS, LABELS, np.ones(120), weights_are=kind) for kind in t.split('"')[1:4:2]],
-    ),
-    Case(
-        "no_weights", lambda: Predictions(LOGITS, LABELS, weights_are="counts"), lambda t: Predictions(LOGITS, LABELS)
     ),
     Case(
         "probs_as_logits",
@@ -136,11 +99,6 @@ CASES = [
         for code, labels in (("missing", [None, *LABELS[1:]]), ("label_fractions", [np.nan, *LABELS[1:]]))
     ),
     Case(
-        "not_numbers",
-        lambda: Predictions(LOGITS.astype(str).astype(object), LABELS),
-        lambda t: Predictions(LOGITS.astype(str).astype(object).astype(float), LABELS),
-    ),
-    Case(
         "ambiguous_positive",
         lambda: Predictions.from_probs(PROBS[:, 1], np.array(["x", "y"])[LABELS % 2]),
         lambda t: Predictions.from_probs(
@@ -165,34 +123,9 @@ CASES = [
         lambda t: Predictions.from_probs(PROBS.round(2), LABELS, **t.keywords()),
     ),
     Case(
-        "class_missing",
-        lambda: Predictions.from_probs(PROBS[:, :2], LABELS % 2),
-        lambda t: Predictions.from_probs(PROBS, LABELS),
-    ),
-    Case(
         "not_probabilities",
         lambda: Predictions.from_probs(SCORES, LABELS % 2),
         lambda t: t.evaluate("Predictions.from_binary_logits", Predictions=Predictions)(SCORES, LABELS % 2),
-    ),
-    Case(
-        "probs_and_logits",
-        lambda: Predictions.multilabel(PROBS, np.eye(3)[LABELS], probs=True, logits=True),
-        lambda t: [
-            Predictions.multilabel(PROBS, np.eye(3)[LABELS], **reading)
-            for reading in ({"probs": True}, {"logits": True})
-        ],
-    ),
-    Case(
-        "no_groups",
-        lambda: P.require_groups(),
-        lambda t: Predictions(LOGITS, LABELS, groups=["a"] * 120).require_groups(),
-    ),
-    Case(
-        "columns_differ",
-        lambda: Predictions.from_probs(
-            pl.DataFrame(PROBS, schema=["a", "b", "c"]), LABELS, class_names=["a", "b", "d"]
-        ),
-        lambda t: Predictions.from_probs(pl.DataFrame(PROBS, schema=["a", "b", "c"]), LABELS),
     ),
     Case(
         "several_events",
@@ -210,14 +143,10 @@ CASES = [
         lambda t: TEMPERATURE(t.evaluate("torch.tensor", torch=torch, logits=[[0, 1, 2]])),
     ),
     Case(
-        "tensor_kind", lambda: TEMPERATURE(torch.zeros(4, 3, device="meta")), lambda t: TEMPERATURE(torch.zeros(4, 3))
-    ),
-    Case(
         "logits_shape",
         lambda: TEMPERATURE(TENSOR[0]),
         lambda t: TEMPERATURE(t.evaluate("logits[None]", logits=TENSOR[0])),
     ),
-    Case("num_classes", lambda: fit("Vector")(TENSOR[:, :2]), lambda t: fit("Vector", BINARY)(TENSOR[:, :2])),
     Case("num_classes", lambda: fit("Platt"), lambda t: class_of(t, "StructuredMatrix").fit(P)),
     Case(
         "fractional_outcomes", lambda: fit("TopLabelBinning", SOFT), lambda t: class_of(t, "HistogramBinning").fit(SOFT)
@@ -236,23 +165,7 @@ CASES = [
         lambda: calibrators.GroupCalibrated.fit(GROUPED)(TENSOR),
         lambda t: t.evaluate("of_group", of_group=calibrators.GroupCalibrated.fit(GROUPED).of_group)(TENSOR),
     ),
-    Case(
-        "num_classes",
-        lambda: fit("PriorShift", unlabeled=LOGITS[:, :2]),
-        lambda t: fit("PriorShift", unlabeled=LOGITS, calibrator="Identity"),
-    ),
-    Case(
-        "conflicting_settings",
-        lambda: fit("PriorShift", unlabeled=TENSOR, prior="uniform"),
-        lambda t: fit("PriorShift", prior="uniform", calibrator="Identity"),
-    ),
     Case("prior", lambda: fit("PriorShift", prior=[1, 2]), lambda t: fit("PriorShift", prior=t.evaluate("'uniform'"))),
-    Case(
-        "all_impossible",
-        lambda: fit("Temperature", Predictions(IMPOSSIBLE, LABELS)),
-        lambda t: fit("Temperature", Predictions(IMPOSSIBLE, (LABELS + 1) % 3)),
-    ),
-    Case("same_data", lambda: assess(P, P, ["Temperature"]), lambda t: assess(P, calibrators=["Temperature"])),
     Case(
         "fitted_on_same",
         lambda: calibrators.calibrate(TEMPERATURE, P),
@@ -287,11 +200,6 @@ CASES = [
         "loss_shape",
         lambda: nn.Criterion(torch.nn.functional.cross_entropy)(TENSOR, torch.tensor(LABELS)),
         lambda t: nn.Criterion(torch.nn.CrossEntropyLoss(**t.keywords()))(TENSOR, torch.tensor(LABELS)),
-    ),
-    Case(
-        "alpha",
-        lambda: nn.Criterion("focal", alpha=0.3),
-        lambda t: nn.Criterion("focal", weight=torch.tensor([1.0, 2, 3]))(TENSOR, torch.tensor(LABELS)),
     ),
     Case(
         "no_validation",

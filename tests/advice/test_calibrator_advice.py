@@ -12,7 +12,6 @@ from advised import Case, follow
 from commands import restored_registries
 from safetensors import safe_open
 from safetensors.torch import save_file
-from sklearn.ensemble import RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
@@ -21,7 +20,7 @@ from calibrant._core.kernels.digests import tensors_digest
 from calibrant.calibrators import subgroups
 from calibrant.deployment import export
 from calibrant.integrations import sklearn
-from calibrant.language_models.fusion import Fusion, FusionPrior
+from calibrant.language_models.fusion import Fusion
 from calibrant.planning import few_labels
 
 RNG = np.random.default_rng(0)
@@ -31,14 +30,9 @@ P = Predictions(LOGITS, LABELS)
 BINARY = Predictions.from_binary_logits(LOGITS[:, 0], LABELS % 2)
 TEMPERATURE = calibrators.fit("Temperature", P)
 ONE_CLASS = Predictions(LOGITS, np.zeros(120, int))
-GROUPED = calibrators.fit(
-    "GroupCalibrated(calibrator='Temperature')", Predictions(LOGITS, LABELS, groups=["a", "b"] * 60)
-)
-GAMMAS, ORDER = ([0, 1], [1, 2]), RNG.permutation(120)
+ORDER = RNG.permutation(120)
 SIGNAL = 1 / (1 + np.exp(-LOGITS[:, 0]))
-PRIOR = FusionPrior.from_fits([Fusion.fit({"a": SIGNAL}, j == LABELS, scale="probability") for j in range(3)])
 MODEL = LogisticRegression().fit(LOGITS, LABELS > 0)
-FOREST = RandomForestClassifier(5, random_state=0).fit(LOGITS, np.c_[LABELS > 0, LABELS > 1])
 
 
 @dataclass(frozen=True)
@@ -59,11 +53,6 @@ class Halved:
         return z / 2
 
 
-@dataclass(frozen=True)
-class Halves(Halved):
-    """A second class, whose name a registry takes as another."""
-
-
 CASES = [
     Case(
         "grid_range",
@@ -76,29 +65,9 @@ CASES = [
         lambda t: t.evaluate("subgroups", subgroups=subgroups, predictions=BINARY, features={"a": SIGNAL}),
     ),
     Case(
-        "features_shape",
-        lambda: subgroups.MultiCalibrated.fit(BINARY, {"a": SIGNAL[1:]}),
-        lambda t: [subgroups.MultiCalibrated.fit(BINARY, x, folds=2) for x in ({"a": SIGNAL}, LOGITS[:, :2])],
-    ),
-    Case(
-        "name_taken",
-        lambda: calibrators.register(Halves, "Temperature"),
-        lambda t: calibrators.register(Halves, "Halves"),
-    ),
-    Case(
-        "correct_range",
-        lambda: Fusion.fit({"a": []}, []),
-        lambda t: Fusion.fit({"a": []}, [], prior=PRIOR).apply({"a": SIGNAL}),
-    ),
-    Case(
         "signal_name",
         lambda: Fusion.fit({"intercept": SIGNAL, "b": LOGITS[:, 1]}, LABELS > 0),
         lambda t: Fusion.fit({"constant": SIGNAL, "b": LOGITS[:, 1]}, LABELS > 0),
-    ),
-    Case(
-        "not_a_prior",
-        lambda: Fusion.fit({"a": SIGNAL}, LABELS > 0, prior=[1, 2, 3]),
-        lambda t: Fusion.fit({"a": SIGNAL}, LABELS > 0, prior=PRIOR),
     ),
     Case(
         "one_class",
@@ -107,46 +76,11 @@ CASES = [
     ),
     Case("no_calibrators", lambda: assess(P, calibrators=[]), lambda t: eval(t.split("`")[1], {"measure": measure})(P)),
     Case(
-        "conflicting_settings",
-        lambda: calibrators.Matrix.fit(P, penalty=0.1, ridge=0.1),
-        lambda t: [calibrators.Matrix.fit(P, **{name: 0.1}) for name in ("penalty", "ridge")],
-    ),
-    Case(
-        "conflicting_settings",
-        lambda: calibrators.FocalTemperature.fit(P, gamma=3, grid=GAMMAS),
-        lambda t: [calibrators.FocalTemperature.fit(P, **x) for x in ({"gamma": 3}, {"grid": GAMMAS})],
-    ),
-    Case(
-        "grid_range",
-        lambda: calibrators.FocalTemperature.fit(P, grid=([], [1])),
-        lambda t: calibrators.FocalTemperature.fit(P, grid=([0], [1])),
-    ),
-    Case("different_examples", lambda: calibrators.pool(P, P[ORDER]), lambda t: calibrators.pool(P[ORDER], P[ORDER])),
-    Case(
-        "unknown_group",
-        lambda: GROUPED.of_group("c"),
-        lambda t: GROUPED.pooled(P.logits),
-    ),
-    Case(
-        "weights_refused",
-        lambda: calibrators.fit(Halved, Predictions(LOGITS, LABELS, 1 + LABELS)),
-        lambda t: calibrators.fit(Halved, P),
-    ),
-    Case(
         "accuracy_kind",
         lambda: few_labels.gap_interval(SIGNAL, 0.9),
         lambda t: few_labels.gap_interval(
             SIGNAL, getattr(few_labels, t.rstrip("."))(SIGNAL, ORDER[:50], LABELS[ORDER[:50]] > 0)
         ),
-    ),
-    Case("map_kind", lambda: P.apply("Temperature"), lambda t: P.apply(calibrators.fit("Temperature", P))),
-    Case(
-        "several_outputs",
-        lambda: sklearn.CalibratedClassifier(FrozenEstimator(FOREST), "Platt").fit(LOGITS, LABELS > 0),
-        lambda t: [
-            sklearn.CalibratedClassifier(FrozenEstimator(LogisticRegression().fit(LOGITS, y)), "Platt").fit(LOGITS, y)
-            for y in (LABELS > 0, LABELS > 1)
-        ],
     ),
     Case(
         "cv_prefit",

@@ -1,6 +1,5 @@
 """Following the advice of refused plans, gates, watches, exports and losses works."""
 
-import inspect
 import re
 from unittest.mock import Mock
 
@@ -19,10 +18,9 @@ from calibrant.deployment import export
 from calibrant.integrations import sklearn
 from calibrant.lab.data import Split, Splits
 from calibrant.language_models import confidence_reward
-from calibrant.language_models.fusion import Fusion, FusionPrior
+from calibrant.language_models.fusion import Fusion
 from calibrant.metrics import Summary
 from calibrant.nn import CalibratedNetwork
-from calibrant.nn.tokens import fit_token_temperature, measure_tokens
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 3, 400)
@@ -90,9 +88,6 @@ COUNTED = Predictions(LOGITS, LABELS, 1 + IDS % 2)
 IMPORTANT = Predictions(LOGITS, LABELS, 1 + IDS % 2 / 2)
 BETA = {"detect": 0.1}
 EXAMPLES = [(torch.zeros(2), 1), (torch.ones(2), 0)]
-TOKENS = [(torch.tensor(LOGITS[None, :20]), torch.tensor(LABELS[None, :20]))]
-INFINITE = torch.where(torch.arange(20)[:, None] < 3, torch.nan, TOKENS[0][0])
-IGNORED = torch.where(torch.arange(20) < 4, -100, TOKENS[0][1])
 
 CASES = [
     plan("num_goals", accuracy=0.9),
@@ -101,11 +96,6 @@ CASES = [
     plan("unreachable", P, detect=0.0),
     replan("num_goals", {"accuracy": 0.9, "detect": 0.1, "bound": 0.1}, lambda t: {"accuracy": 0.9, **t.keywords()}),
     replan("source", {"detect": 0.1}, lambda t: {"detect": 0.1, **t.keywords()}),
-    replan(
-        "confidence_and_accuracy",
-        {"detect": 0.1, "accuracy": 0.9, "confidence": 0.9},
-        lambda t: {"detect": 0.1, "accuracy": 0.9},
-    ),
     replan("unreachable", {"detect": 0.95}, lambda t: {"predictions": P, "detect": float(t.rstrip("."))}, P),
     replan("confidence", {"confidence": "high", **BETA}, lambda t: {"confidence": t.evaluate("'"), **BETA}),
     replan("confidence", {"confidence": "beta(0, 1)", **BETA}, lambda t: {"confidence": t.rstrip("."), **BETA}),
@@ -130,69 +120,22 @@ CASES = [
         lambda t: {"predictions": P, "second": OTHER_MODEL, **t.keywords()},
         P,
     ),
-    replan(
-        "fractional_outcomes",
-        BETA,
-        lambda t: {"confidence": SOFT.logits.softmax(1).max(1).values.numpy(), **BETA},
-        SOFT,
-    ),
-    replan(
-        "unreachable",
-        {"accuracy": 0.9, "difference": 0.2, "metric": "accuracy"},
-        lambda t: {"accuracy": 0.9, "difference": 0.02},
-    ),
     Case("level_range", lambda: check(P, "nll < 1", level=2), lambda t: check(P, "nll < 1", level=float(t[:-1]))),
     gate("requirement_limit", "ece < a lot"),
     gate("requirement_direction", "ece > 0.9"),
     gate("requirement_direction", "accuracy < 0.9"),
     Case("requirement_limit", lambda: check(P, "accuracy > 90"), lambda t: check(P, f"accuracy > {t.rstrip('.')}")),
     Case("no_requirement", lambda: check(P, []), lambda t: check(P, t.evaluate('"'))),
-    Case("no_old", lambda: check(P, "nll < old"), lambda t: check(P, "nll < old", old=OTHER_MODEL)),
-    Case(
-        "repeated_ids",
-        lambda: check(P, "nll < old", old=OTHER_MODEL, ids=IDS % 7, old_ids=IDS),
-        lambda t: check(P, "nll < old", old=OTHER_MODEL, ids=IDS, old_ids=IDS),
-    ),
     Case(
         "shift",
         lambda: drift(SMALL_SOFT, SMALL_SOFT, shift="label"),
         lambda t: drift(SMALL_SOFT, SMALL_SOFT, **t.keywords()),
     ),
-    Case("missing_id", lambda: Watch().add(P, labeled=IDS > 3), lambda t: Watch().add(P, labeled=IDS > 3, ids=IDS)),
-    Case(
-        "label_changed",
-        lambda: Watch().add(P, ids=IDS).add_labels([1], (LABELS[1:2] + 1) % 3),
-        lambda t: Watch().add(P, ids=IDS).reset().add(P, ids=IDS),
-    ),
-    Case("repeated_id", lambda: Watch().add(P, ids=IDS // 2), lambda t: Watch().add(P, ids=IDS)),
-    Case(
-        "time_order",
-        lambda: Watch().add(P, times=IDS + 9.0).add(OTHER_MODEL, times=IDS + 1.0),
-        lambda t: Watch().add(OTHER_MODEL, times=IDS + 1.0).add(P, times=IDS + 401.0),
-    ),
-    Case("no_rows", lambda: Watch().add_labels([1], [0]), lambda t: WAITING.add_labels([1], [0])),
-    Case("labels", lambda: WAITING.add_labels([1], [3]), lambda t: WAITING.add_labels([1], [2])),
     Case(
         "unknown_id",
         lambda: WAITING.add_labels([1, 99], [0, 0]),
         lambda t: WAITING.add_labels([1, 99], [0, 0], **t.keywords()),
     ),
-    Case(
-        "partly_missing",
-        lambda: Watch().add(P[:50]).add(Predictions(LOGITS, LABELS, groups=["a"] * 400)),
-        lambda t: (
-            Watch()
-            .add(Predictions(LOGITS[:50], LABELS[:50], groups=["b"] * 50))
-            .add(Predictions(LOGITS, LABELS, groups=["a"] * 400))
-        ),
-    ),
-    Case(
-        "row_changed",
-        lambda: WAITING.add(OTHER_MODEL[:5], ids=IDS[:5], labeled=[False] * 5),
-        lambda t: WAITING.add(OTHER_MODEL[:5], ids=IDS[:5] + 900, labeled=[False] * 5),
-    ),
-    Case("pending_rows", lambda: Watch().add(P[:25]) + Watch().add(P), lambda t: Watch().add(P[:20]) + Watch().add(P)),
-    Case("dependent_rows", lambda: Watch().add(Predictions(LOGITS, LABELS, clusters=IDS)), lambda t: Watch().add(P)),
     Case(
         "threshold_range",
         lambda: decisions.net_benefit(P.with_event(1), thresholds=[0, 2]),
@@ -234,21 +177,11 @@ CASES = [
         lambda: collect(torch.nn.Identity(), [(*BATCHES[0], 1)]),
         lambda t: collect(torch.nn.Identity(), [(*BATCHES[0], 1)], unpack=t.evaluate("lambda")),
     ),
-    Case(
-        "no_batches",
-        lambda: collect(torch.nn.Identity(), iter([])),
-        lambda t: collect(torch.nn.Identity(), iter(BATCHES)),
-    ),
     collection("logits", ONE_LOGIT, logits=True),
     Case(
         "signal_range",
         lambda: Fusion.fit({"a": 4 * LOGITS[:, 0]}, LABELS > 0, scale="probability"),
         lambda t: Fusion.fit({"a": 4 * LOGITS[:, 0]}, LABELS > 0, **t.keywords()),
-    ),
-    Case(
-        "not_a_fusion",
-        lambda: inspect.unwrap(FusionPrior.from_fits)([1, 2, 3]),
-        lambda t: FusionPrior.from_fits([Fusion.fit({"a": LOGITS[:, j]}, LABELS > 0) for j in range(3)]),
     ),
     Case(
         "sklearn_name", lambda: sklearn.scorer("neg_brier_score"), lambda t: t.evaluate("scorer", scorer=sklearn.scorer)
@@ -276,30 +209,9 @@ CASES = [
         ],
     ),
     Case(
-        "input_shapes",
-        lambda: Split.from_dataset([(torch.zeros(2), 1), (torch.zeros(3), 0)]),
-        lambda t: Split.from_dataset([(torch.zeros(2), 1), (torch.zeros(3), 0)], transform=lambda x: x[:2]),
-    ),
-    Case(
-        "example",
-        lambda: Split.from_dataset([(torch.zeros(2), 1, 2)]),
-        lambda t: Split.from_dataset([(torch.zeros(2), 1)]),
-    ),
-    Case(
         "not_split",
         lambda: Splits(EXAMPLES, EXAMPLES, EXAMPLES, ("a", "b")),
         lambda t: Splits(*[t.evaluate("Split.from_dataset", Split=Split, train=EXAMPLES)] * 3, ("a", "b")),
-    ),
-    Case("no_rows", lambda: fit_token_temperature(lambda: []), lambda t: fit_token_temperature(lambda: TOKENS)),
-    Case(
-        "not_finite",
-        lambda: fit_token_temperature(lambda: [(INFINITE, TOKENS[0][1])]),
-        lambda t: fit_token_temperature(lambda: [(INFINITE, IGNORED)], ignore_index=-100),
-    ),
-    Case(
-        "no_counts",
-        lambda: measure_tokens(TOKENS, by="frequency"),
-        lambda t: measure_tokens(TOKENS, by="frequency", counts=torch.tensor([9.0, 5, 1])),
     ),
 ]
 

@@ -278,6 +278,7 @@ print(first is second is not None)
 """
 
 
+@pytest.mark.slow
 @needs_numba
 def test_first_use_in_two_threads_prepares_numba_one_thread_at_a_time():
     command = [sys.executable, "-c", FIRST_USE_IN_TWO_THREADS]

@@ -41,6 +41,7 @@ def draw(n, seed, k=6, scale=1.0, **options):
 # Sets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("by", [None, "class", "groups"])
 def test_sets_cover_as_promised(score, by):
@@ -236,6 +237,7 @@ def confident(n, seed):
     return Predictions.from_confidence(confidence, (rng.random(n) < confidence).astype(int))
 
 
+@pytest.mark.slow
 def test_threshold_rarely_exceeds_its_risk():
     """Confidences of 95 % have a risk of 5 %: a threshold at or below .95 breaks a promise of 4.9 %."""
     broken = sum(certify_threshold(confident(300, s), risk=0.049, delta=0.1).threshold <= 0.95 for s in range(1000))
@@ -319,6 +321,7 @@ def test_costs_of_true_probabilities_are_as_stated():
     assert sum(table.action_shares) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_interval_of_the_saving_covers():
     truth = expected_costs(draw(200_000, seed=99, k=3), [[0, 1], [5, 1], [10, 1]])
     difference = truth.fixed[1].value - truth.model.value
@@ -409,6 +412,7 @@ def test_decision_loss_is_the_swap_regret_of_soft_bins():
     assert decision_loss(p, threshold=t, bins=bins).loss.value == pytest.approx(gain / (1 - t), abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slope", [1.0, 2.0, 0.6])
 @pytest.mark.parametrize("n", [20, 300])
 def test_intervals_of_the_decision_loss_cover(n, slope):

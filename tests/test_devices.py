@@ -190,6 +190,7 @@ def test_summary_is_equal_on_a_device(device):
         assert on_device[name] == pytest.approx(on_cpu[name], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_assess_is_equal_on_a_device(device):
     val, test = draw(300), draw(400, seed=1)
     names = ["Temperature", "StructuredVector"]
@@ -197,6 +198,7 @@ def test_assess_is_equal_on_a_device(device):
     assert str(on_device) == str(assess(val, test, calibrators=names))
 
 
+@pytest.mark.slow
 def test_compare_is_equal_on_a_device(device):
     first = draw(200)
     second = Predictions(1.3 * first.logits, first.labels)

@@ -25,6 +25,7 @@ def wilson_width(y, z=1.6448536269514722):
     return 2 * z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [20, 100])
 @pytest.mark.parametrize("planned", [False, True])
 def test_intervals_cover_and_are_shorter_than_without_the_rest(n, planned):
@@ -47,6 +48,7 @@ def test_intervals_cover_and_are_shorter_than_without_the_rest(n, planned):
     assert np.std(errors) < 0.85 * np.std(plain_errors)
 
 
+@pytest.mark.slow
 def test_useless_probabilities_change_little():
     rng, ratios, covered = np.random.default_rng(1), [], []
     correct = (rng.random(N) < 0.7).astype(int)
@@ -108,6 +110,7 @@ def test_the_gap_is_the_mean_confidence_minus_the_accuracy():
     assert (gap.high + accuracy.low, gap.low + accuracy.high) == pytest.approx((p.mean(), p.mean()))
 
 
+@pytest.mark.slow
 def test_uncertain_rows_are_chosen_more_often_and_weights_undo_it():
     p = np.concatenate([np.full(900, 0.99), np.full(100, 0.5)])
     counts, totals = np.zeros(1000), []

@@ -58,6 +58,7 @@ def test_noise_floor_depends_on_clusters():
     assert metrics.noise_floor.interval(independent).high < 0.6 * ours.high
 
 
+@pytest.mark.slow
 def test_intervals_of_clustered_labels_cover_the_truth():
     g = torch.Generator().manual_seed(9)
     s = torch.randn(400_000, dtype=torch.float64, generator=g)

@@ -150,6 +150,7 @@ def test_noise_floor_shrinks_with_the_variance_of_outcomes():
     assert events.events.by_score.dispersion == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.5, 10.0])
 def test_tests_and_intervals_hold_their_level(spread):
     rounds, n = 200, 40
@@ -178,6 +179,7 @@ def test_miscalibrated_fractions_are_found_with_fewer_examples_than_events():
     assert metrics.kuiper.test(Predictions.from_confidence(shifted, events)).p_value > 0.05
 
 
+@pytest.mark.slow
 def test_outcomes_that_hardly_vary_are_tested_at_their_level():
     rejected = sum(
         metrics.kuiper.test(Predictions.from_confidence(*draw(20, 1000.0, seed))).p_value <= 0.05 for seed in range(200)

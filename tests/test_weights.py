@@ -73,6 +73,7 @@ def test_every_constructor_reads_the_word(build):
     assert build().shared_clusters is None
 
 
+@pytest.mark.slow
 def test_interval_and_test_do_not_take_fractions_for_counts():
     probs, labels, w = draw(500)
     p, counts = (Predictions.from_probs(probs, labels, w, weights_are=word) for word in (None, "counts"))

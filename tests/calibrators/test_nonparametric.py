@@ -178,6 +178,7 @@ def test_top_label_binning_leaves_out_the_examples_at_edges():
     assert fitted.guarantee(0.1) == pytest.approx(math.sqrt(math.log(2 * 2 / 0.1) / (2 * 5)))
 
 
+@pytest.mark.slow
 def test_guarantee_of_top_label_binning_holds():
     """The true accuracy given predicted class and bin is the mean true confidence of many examples."""
     k, reps, broken, widest = 3, 60, 0, 0.0

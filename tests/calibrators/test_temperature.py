@@ -133,6 +133,7 @@ def test_truth_is_within_the_standard_error():
     assert 0 < error < 0.05
 
 
+@pytest.mark.slow
 def test_standard_error_agrees_with_the_bootstrap():
     logits, labels = problem(5, n=2000)
     g = torch.Generator().manual_seed(0)

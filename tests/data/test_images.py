@@ -85,6 +85,7 @@ def test_blobs_match_their_posterior():
     assert abs(float(top.mean() - (predicted == splits.test.labels).double().mean())) < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_cifar10_is_complete_and_split_as_published(shared, data_cache):
     splits = data.cifar10(shared / "datasets")
@@ -105,6 +106,7 @@ def test_cifar10_is_complete_and_split_as_published(shared, data_cache):
     assert len(digests[0] | digests[1]) == 50_000  # CIFAR-10 has no duplicate training images
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_cifar100_and_tiny_imagenet_load_local_files(shared, data_cache):
     splits = data.cifar100(shared / "datasets", val=100)

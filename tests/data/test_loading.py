@@ -276,6 +276,7 @@ load_or_build("thing", 0, lambda: ({"x": torch.zeros(1000)}, {}))
 """
 
 
+@pytest.mark.slow
 def test_cache_survives_a_kill_during_a_write(cache_folder):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     result = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING], env=environment, check=False)

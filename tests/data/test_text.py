@@ -185,6 +185,7 @@ def test_newsgroups_with_a_transformers_tokenizer(small_data, wordpiece):
     assert splits.prepare(splits.train.inputs).dtype == torch.int64
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_sst_is_complete(shared, data_cache):
     import polars
@@ -205,6 +206,7 @@ def test_sst_is_complete(shared, data_cache):
     assert torch.diff(ends, prepend=ends.new_zeros(1)).tolist() == [len(w) for w in words]
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_newsgroups_are_complete(shared, data_cache):
     splits = data.newsgroups(shared / "datasets")

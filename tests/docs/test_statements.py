@@ -57,6 +57,7 @@ def test_the_readme_states_no_other_number_and_no_other_superlative():
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"] == ">=3.11"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "file", "column", "rows"),
     [

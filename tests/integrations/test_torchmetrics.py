@@ -83,6 +83,7 @@ def process(rank: int, address: str, queue) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_agree_with_one_to_the_last_bit(tmp_path):
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()

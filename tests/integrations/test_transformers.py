@@ -268,6 +268,7 @@ def train_language_model(kind, folder, **options):
     return trainer
 
 
+@pytest.mark.slow
 def test_linear_loss_trainer_trains_as_the_plain_one(tmp_path):
     """With cross-entropy, accumulation and ignored tokens, the same network and loss; with focal loss another one."""
     default, chunked = (train_language_model(kind, tmp_path) for kind in (Trainer, LinearLossTrainer))

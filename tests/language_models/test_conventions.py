@@ -245,6 +245,7 @@ def test_hle_bounds_of_a_large_log():
     assert high in bounds
 
 
+@pytest.mark.slow
 def test_bounds_hold_full_numbers(tmp_path):
     rng = np.random.default_rng(5)
     for i in range(6):

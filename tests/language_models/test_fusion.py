@@ -275,6 +275,7 @@ def test_a_prior_without_a_signal_is_nearly_that_of_fusions_without_it():
     torch.testing.assert_close(part.mean, reduced.mean, rtol=0, atol=0.05)
 
 
+@pytest.mark.slow
 def test_the_level_of_the_transfer_test_holds_for_models_of_the_prior():
     prior = model_prior()
     rng = np.random.default_rng(0)

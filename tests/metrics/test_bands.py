@@ -53,6 +53,7 @@ def covered_shares(kind: str, n: int, shift: float, draws: int) -> dict[str, flo
     return {name: value / draws for name, value in count.items()}
 
 
+@pytest.mark.slow
 def test_bands_of_twenty_examples_hold_simultaneously():
     assert min(covered_shares("spread", 20, 0.0, 60).values()) >= 0.82  # 0.9 less two standard errors
 
@@ -111,6 +112,7 @@ def test_no_example_above_a_threshold_gives_no_information():
     assert 0 < float(low[0]) < float(high[0]) == 1
 
 
+@pytest.mark.slow
 def test_band_of_drawn_curves_holds_a_further_curve():
     g = torch.Generator().manual_seed(2)
     inside = 0

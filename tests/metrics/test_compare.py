@@ -57,6 +57,7 @@ def test_compare_is_antisymmetric_for_any_metric():
     assert forward["ece"].p_value < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["nll", "brier"])
 def test_interval_between_calibrators_covers_with_few_examples(metric):
     """Of 20 examples with confidences near .98, most samples lack the errors that the difference consists of."""

@@ -60,6 +60,7 @@ def test_omnibus_test_detects_alternating_errors_that_kuiper_misses():
     assert reject_share(events, "omnibus") > 0.9
 
 
+@pytest.mark.slow
 def test_omnibus_test_has_almost_the_power_of_kuiper_against_overconfidence():
     rng, events = np.random.default_rng(2), []
     for _ in range(100):

@@ -109,6 +109,7 @@ def test_limits_agree_with_weights_drawn_from_the_flat_dirichlet_distribution():
     assert (low, high) == pytest.approx((np.quantile(drawn[0], 0.05), np.quantile(drawn[1], 0.95)), abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [5, 20, 100])
 @pytest.mark.parametrize("confidences", [(0.6, 0.6), (0.95, 0.95), (0.5, 0.99)])
 @pytest.mark.parametrize("shift", [0.0, 0.1])
@@ -248,6 +249,7 @@ def reject_rate(structure: str, confidence: float, n: int, name: str, draws: int
     return rejected / draws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["kuiper", "ks", "omnibus", "skce"])
 @pytest.mark.parametrize("confidence", [0.9, 0.95])
 @pytest.mark.parametrize("structure", ["weights", "clusters"])
@@ -255,6 +257,7 @@ def test_few_expected_errors_reject_no_calibrated_model(structure, confidence, n
     assert reject_rate(structure, confidence, 20, name) <= 0.09  # 0.06 and 2.2 standard errors
 
 
+@pytest.mark.slow
 def test_smooth_ece_test_has_its_nominal_size_and_power():
     g, p_values = torch.Generator().manual_seed(0), {0.0: [], 0.2: []}
     for _ in range(200):
@@ -294,6 +297,7 @@ def test_comparison_of_fewer_examples_than_groups_leaves_out_one_at_a_time():
     assert 0 < row.high - row.low < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("structure", ["independent", "clusters"])
 def test_aurc_interval_covers_the_truth(structure):
     g = torch.Generator().manual_seed(0)

@@ -94,6 +94,7 @@ def draw(n: int, sharpened: float, g: torch.Generator) -> tuple[torch.Tensor, to
     return (s * sharpened).sigmoid(), (torch.rand(n, dtype=F, generator=g) < s.sigmoid()).double(), s.sigmoid()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sharpened", "error"), [(1.0, 0.0), (1.1, 0.015), (1.3, 0.039), (2.0, 0.088)])
 def test_debiased_error_interval_covers_the_truth(sharpened, error):
     g = torch.Generator().manual_seed(11)
@@ -111,6 +112,7 @@ def test_debiased_error_interval_covers_the_truth(sharpened, error):
     assert 880 <= covered <= 999
 
 
+@pytest.mark.slow
 def test_debiased_square_is_unbiased_and_the_plug_in_is_not():
     g = torch.Generator().manual_seed(0)
     values, plug_in = [], []
@@ -124,6 +126,7 @@ def test_debiased_square_is_unbiased_and_the_plug_in_is_not():
     assert sum(plug_in) / 600 > 1e-3
 
 
+@pytest.mark.slow
 def test_kuiper_and_ks_tests_have_their_nominal_size():
     g = torch.Generator().manual_seed(4)
     rejected = [0, 0]
@@ -140,6 +143,7 @@ def test_kuiper_test_detects_overconfidence():
     assert metrics.kuiper.test(logit_normal(5000, 0, 2, 0.7)).p_value < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "bins"), [(1000, 15), (5000, 15), (10_000, 100)])
 def test_noise_floor_agrees_with_simulation(n, bins):
     g = torch.Generator().manual_seed(2)
@@ -156,6 +160,7 @@ def test_noise_floor_agrees_with_simulation(n, bins):
     assert floor.low == pytest.approx(float(draws.quantile(0.05)), rel=0.03)
 
 
+@pytest.mark.slow
 def test_adaptive_noise_floor_agrees_with_simulation():
     g = torch.Generator().manual_seed(3)
     c = (2 * torch.randn(3000, dtype=F, generator=g)).abs().sigmoid()
@@ -188,6 +193,7 @@ def test_share_limits_cover(p):
         assert float(law[(low <= p) & (p <= high)].sum()) > 0.88
 
 
+@pytest.mark.slow
 def test_mean_intervals_cover():
     g = torch.Generator().manual_seed(5)
     covered = {"nll": 0, "signed_gap": 0}
@@ -201,6 +207,7 @@ def test_mean_intervals_cover():
     assert all(0.84 <= x / 300 <= 0.95 for x in covered.values())
 
 
+@pytest.mark.slow
 def test_skce_is_unbiased_and_its_test_has_its_nominal_size():
     g = torch.Generator().manual_seed(0)
     values, rejected = [], 0

@@ -104,6 +104,7 @@ def test_bound_solves_the_mixture_integral(variance, error_rate):
     assert quad(integrand, 0, 1, limit=200)[0] == pytest.approx(1 / error_rate, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_sequences_cover_a_drifting_mean_at_all_times():
     rng = np.random.default_rng(0)
     looks, missed = np.unique(np.geomspace(5, 4000, 12).astype(int)), 0

@@ -102,6 +102,7 @@ def test_adjusted_p_values_are_those_of_holm():
     assert holm(np.array([0.01, 0.04, 0.03, 0.5])).tolist() == pytest.approx([0.04, 0.09, 0.09, 0.5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pairs", "samples", "unlabeled"])
 def test_models_that_are_alike_rarely_differ(kind):
     """At level .2, at most 37 % of 60 comparisons of exchangeable predictions find a difference."""

@@ -341,6 +341,7 @@ def test_joined_states_multiply_wealth_and_add_sums():
     assert_same_state(Watch() + a, a)
 
 
+@pytest.mark.slow
 def test_joins_of_calibrated_states_raise_few_alarms():
     alarms = 0
     for seed in range(60):

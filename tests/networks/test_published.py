@@ -202,6 +202,7 @@ LARGE_NETWORKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize(
     "name", [*sorted(QUICK_NETWORKS), *(pytest.param(n, marks=pytest.mark.large) for n in LARGE_NETWORKS)]
@@ -237,6 +238,7 @@ def test_text_networks_overfit_a_batch(name, shared, data_cache):
     assert training_accuracy(network, tokens, batch.labels, 60, 2e-3, splits.prepare) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_tree_lstm_overfits_a_batch(shared, data_cache):
     torch.manual_seed(0)

@@ -434,6 +434,7 @@ def test_failing_user_calibrator_is_named(tmp_path, broken, calibrated_predictio
     assert {cell.text(table.metric_info) for table in result.tables for cell in table.cells.values()} == {"n/a"}
 
 
+@pytest.mark.slow
 def test_store_works_without_fcntl():
     import subprocess
 

@@ -133,6 +133,7 @@ def test_validation_sizes_learn_from_the_same_images():
     assert all("train=45000" in run.dataset.text and "protocol='wang'" in run.dataset.text for run in study.runs())
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_validation_sizes_of_cifar10_share_training_images(shared):
     import torch

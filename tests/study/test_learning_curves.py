@@ -137,6 +137,7 @@ def test_a_reliability_diagram_holds_the_examples_of_all_seeds(store):
     assert "75.00 % on average" in drawings["confidences_2_AdaFocal_train"].description
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calibrated_predictions", [10], indirect=True)
 def test_figures_are_written_with_their_numbers(store, tmp_path):
     paths = draw(STUDY, store, tmp_path / "figures")

@@ -364,6 +364,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_modules_of_the_current_folder_are_not_imported(tmp_path):
     names = ("pickle", "socket", "json", "typing", "numpy", "torch", "typer", "polars")
     for name in names:

@@ -66,6 +66,7 @@ def _die_while_writing(root, where):
     Store(root).save(RUN, {"test": PREDICTIONS}, {"seconds": 1.0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["split", "record", "sync"])
 def test_kill_while_writing_leaves_no_run(tmp_path, where):
     process = multiprocessing.get_context("spawn").Process(target=_die_while_writing, args=(tmp_path, where))
@@ -87,6 +88,7 @@ def _hold(root, ready, end):
         end.wait()  # until it is killed
 
 
+@pytest.mark.slow
 def test_claim_ends_with_its_process(tmp_path):
     context = multiprocessing.get_context("spawn")
     ready, end = context.Event(), context.Event()

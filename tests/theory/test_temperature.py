@@ -100,6 +100,7 @@ def test_the_closed_form_slope_is_nearly_the_best_temperature(gamma, error):
     assert (theory.focal_map(z, gamma=gamma).exp() - scaled).abs().max().item() == pytest.approx(error, rel=0.02)
 
 
+@pytest.mark.slow
 def test_lines_through_the_nearest_temperatures():
     """The paper has 0.95 gamma + 0.85 for two classes and 0.64 gamma + 0.91 for three, with 8 % at gamma = 9."""
     gammas = np.arange(0.25, 10.01, 0.25)

@@ -80,7 +80,7 @@ def test_piped_output_keeps_long_sentences_on_one_line():
 
 def test_assess_saves_a_calibrator_that_apply_uses(files, tmp_path):
     html, out, saved = tmp_path / "r.html", tmp_path / "out.json", tmp_path / "c.safetensors"
-    finished = run_process(
+    finished = run(
         "assess", *files, "-c", "Identity", "-c", "Temperature", "--html", html, "--json", out, "--save", saved
     )
     assert finished.returncode == 0, finished.stderr
@@ -92,7 +92,7 @@ def test_assess_saves_a_calibrator_that_apply_uses(files, tmp_path):
     temperature = next(p["temperature"] for p in content["parameters"] if p["calibrator"] == "Temperature")
     assert temperature == pytest.approx(2.5, abs=0.3)
 
-    finished = run_process("apply", saved, files[1], "-o", tmp_path / "calibrated.npz")
+    finished = run("apply", saved, files[1], "-o", tmp_path / "calibrated.npz")
     assert finished.returncode == 0, finished.stderr
     before, after = Predictions.load(files[1]), Predictions.load(tmp_path / "calibrated.npz")
     torch.testing.assert_close(after.logits, before.logits.double() / temperature)
@@ -130,7 +130,7 @@ def test_measure_prints_and_writes_the_results_of_the_function(files, tmp_path):
 
 
 def test_json_goes_to_standard_output_alone(files, tmp_path):
-    finished = run_process("measure", files[1], "--json", "-", "--html", tmp_path / "m.html")
+    finished = run("measure", files[1], "--json", "-", "--html", tmp_path / "m.html")
     assert is_close(finished.stdout, measure(Predictions.load(files[1])).json())
     finished = run("assess", *files, "-c", "Temperature", "--json", "-", "--save", tmp_path / "c.safetensors")
     expected = assess(*map(Predictions.load, files), ["Temperature"])
@@ -316,7 +316,7 @@ def test_help_shows_the_actual_defaults():
 
 @pytest.mark.parametrize("folds", [0, 5000])
 def test_invalid_input_exits_with_status_2(files, folds):
-    finished = run_process("assess", files[0], "--cv", folds)
+    finished = run("assess", files[0], "--cv", folds)
     assert (finished.returncode, finished.stdout, finished.stderr.count("\n")) == (2, "", 1)
 
 
@@ -330,7 +330,7 @@ def test_garbage_collection_resumes_after_imports():
 
 def test_version_and_help():
     assert run_process("--version").stdout.startswith("calibrant ")
-    assert "assess" in run_process("--help").stdout
+    assert "assess" in run("--help").stdout
 
 
 STUDY = 'datasets = ["digits"]\nnetworks = ["resnet8(channels=1)"]\nlosses = [{}]\n{}'
@@ -343,14 +343,12 @@ def write_inputs(folder):
     np.savez(folder / "other.npz", logits=z + 1, labels=y)
     np.savez(folder / "wide.npz", logits=np.hstack([z, z]), labels=y)
     np.savez(folder / "short.npz", logits=z, labels=y[:5])
-    np.savez(folder / "one_based.npz", logits=z, labels=y + 1)
     np.savez(folder / "nan.npz", logits=np.where(z > 1, np.nan, z), labels=y)
     np.savez(folder / "probs.npz", logits=np.full((20, 2), 0.5), labels=y % 2)
     (folder / "empty.npz").touch()
     (folder / "fake.safetensors").write_bytes(b"not a calibrator")
     (folder / "key.toml").write_text(STUDY.format('"focal"', "epochs = 3"))
     (folder / "loss.toml").write_text(STUDY.format('"foccal"', ""))
-    (folder / "parameter.toml").write_text(STUDY.format('"focal(gama=2)"', ""))
     (folder / "file").touch()
 
 
@@ -358,7 +356,6 @@ def write_inputs(folder):
     ("arguments", "code", "named"),
     [
         ("assess good.npz short.npz", "shape", "(20, 3) and (5,)"),
-        ("assess one_based.npz good.npz", "labels_from", "1 .. 3"),
         ("assess good.npz nan.npz", "nan", "nan.npz"),
         ("assess good.npz probs.npz", "probs_as_logits", "probs.npz"),
         ("assess good.npz empty.npz", "empty_file", "empty.npz"),
@@ -367,25 +364,18 @@ def write_inputs(folder):
         ("assess good.npz good.npz", "same_data", "100 %"),
         ("assess good.npz --cv 100", "folds_range", "2 .. 20"),
         ("assess good.npz other.npz -c Temprature", "unknown_method", "'Temperature'"),
-        ("assess good.npz other.npz -c Temperature(grd=1)", "unknown_setting", "'grd'"),
-        ("assess good.npz other.npz -m eec", "unknown_method", "'ece'"),
         ("assess good.npz other.npz --html file/report.html", "not_writable", "file/report.html"),
         ("assess good.npz other.npz --save c.pkl", "suffix", "c.pkl"),
         ("assess good.npz other.npz --json other.npz", "output_is_input", "other.npz"),
-        ("measure good.npz --html good.npz", "output_is_input", "good.npz"),
-        ("apply fake.safetensors good.npz -o good.npz", "output_is_input", "good.npz"),
         ("apply fake.safetensors good.npz -o out.npz", "unreadable", "fake.safetensors"),
         ("measure good.npz -c fake.safetensors", "unreadable", "fake.safetensors"),
         ("measure good.npz --of maybe", "unknown_event", "'maybe'"),
-        ("measure good.npz --of 3", "unknown_event", "3"),
         ("measure good.npz -m eec", "unknown_method", "'ece'"),
         ("measure good.npz --stream", "pieces", "good.npz"),
         ("measure good.npz --with none.py", "no_file", "none.py"),
         ("list --with no_such_package", "import", "no_such_package"),
-        ("assess good.npz other.npz -c fake.safetensors", "unreadable", "fake.safetensors"),
         ("study run key.toml", "unknown_key", "'epochs'"),
         ("study run loss.toml", "unknown_method", "'focal'"),
-        ("study run parameter.toml", "unknown_setting", "'gama'"),
         ("study run none.toml", "unreadable", "none.toml"),
         ("study run nonsense", "unknown_study", "'nonsense'"),
         ("demo --out file", "not_writable", "file"),

@@ -1,5 +1,6 @@
 """Contracts: created where everything holds, the same in every command, and refused once they were changed."""
 
+import shutil
 from dataclasses import fields, replace
 
 import numpy as np
@@ -206,8 +207,10 @@ def test_other_files_are_refused(contract, tmp_path):
 # Commands
 
 
-@pytest.fixture
-def folder(tmp_path):
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Return a folder with tables, a calibrator and its contract."""
+    tmp_path = tmp_path_factory.mktemp("contract")
     write_table(draw(1000, 1), tmp_path / "val.csv")
     fit = Predictions.load(tmp_path / "val.csv")
     calibrators.save(calibrators.fit("Temperature", fit), tmp_path / "c.safetensors", fitted_on=fit)
@@ -218,6 +221,11 @@ def folder(tmp_path):
     created = run("contract", "c.safetensors", "test.csv", *promises, "-o", "m.contract", folder=tmp_path)
     assert (created.returncode, created.stderr) == (0, "")
     return tmp_path
+
+
+@pytest.fixture
+def folder(written, tmp_path):
+    return shutil.copytree(written, tmp_path / "copy")
 
 
 def test_commands_take_a_contract(folder):

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = ["matplotlib", "polars", "sklearn", "lightning", "lightning_fabric", "ray", "transformers", "datasets"]
 HEAVY += ["scipy", "typer", "rich", "jinja2", "numba"]
 
@@ -17,9 +19,7 @@ def loaded_modules(code: str, *arguments: str) -> set[str]:
 
 
 def test_import_loads_no_heavy_library():
-    modules = loaded_modules(
-        "import calibrant; calibrant.Predictions; calibrant.measure; calibrant.nn; calibrant.theory"
-    )
+    modules = loaded_modules("import calibrant as c; c.Predictions; c.measure; c.nn; c.theory; c.EvaluationLog")
     assert "torch" in modules
     assert modules.isdisjoint(HEAVY)
 
@@ -36,6 +36,7 @@ def test_help_loads_no_torch():
     assert "torch" not in modules
 
 
+@pytest.mark.slow
 def test_assess_loads_no_lab_and_works_without_fcntl(tmp_path):
     program = (
         "import sys; sys.modules['fcntl'] = None\n"

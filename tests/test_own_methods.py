@@ -2,17 +2,13 @@
 
 import ast
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from commands import run
 
-import calibrant
 from calibrant import Predictions
 
 EXAMPLES = Path(__file__).parent / "own"
@@ -47,9 +43,7 @@ def test_example_file_imports_public_names_only():
 
 
 def test_list_contains_user_defined_methods(folder):
-    words = [sys.executable, "-m", "calibrant", "list", "--with", "mine.py"]
-    environment = os.environ | {"PYTHONPATH": str(Path(calibrant.__file__).parents[1])}
-    text = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
+    text = command(folder, "list", "--with", "mine.py")
     for name in NAMES:
         assert name in text
     assert "multi-class hinge loss" in text

@@ -2,9 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -40,6 +37,7 @@ def draw(n: int, k: int, seed: int = 0, **options: object) -> Predictions:
 # Search
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", [0.02, 0.2, 1.0])
 def test_search_finds_the_n_of_a_z_test(effect):
     """One observation of N(effect sqrt n, 1): the power is known."""
@@ -155,6 +153,7 @@ def test_paired_units_weigh_clusters_by_size():
 # The function
 
 
+@pytest.mark.slow
 def test_difference_of_accuracies_is_near_the_normal_formula():
     """n = (z_0.975 + z_0.8)^2 q / d^2 with q the share of examples on which the models disagree (Connor 1987)."""
     result = sample_size(accuracy=0.8, difference=0.05, metric="accuracy", correlation=0.5)
@@ -170,6 +169,7 @@ def test_mean_gap_is_bounded_near_the_normal_formula():
     assert result.n == pytest.approx(exact, rel=0.1)
 
 
+@pytest.mark.slow
 def test_difference_to_an_assumed_second_model_needs_no_weights():
     columns = ({}, {"weights": np.ones(240)}, {"clusters": np.repeat(np.arange(80), 3)})
     unweighted, weighted, clustered = (sample_size(draw(240, 2, **c), difference=0.1, **FAST) for c in columns)
@@ -182,6 +182,7 @@ def test_mean_is_read_from_text():
     assert a == b
 
 
+@pytest.mark.slow
 def test_seed_reproduces_and_changes_the_simulation():
     a, b, c = (sample_size(accuracy=0.7, difference=0.1, metric="accuracy", seed=seed, **FAST) for seed in (1, 1, 2))
     assert a == b
@@ -215,6 +216,7 @@ def test_labels_do_not_matter_for_independent_examples():
     assert sample_size(p, detect=0.1, **FAST).n == sample_size(relabeled, detect=0.1, **FAST).n
 
 
+@pytest.mark.slow
 def test_two_classes_are_evaluated_as_measure_does():
     p = draw(30, 2)
     assert quick_sample_size(p, detect=0.1) == quick_sample_size(p.with_event(1).events, detect=0.1)
@@ -287,7 +289,7 @@ def test_goals_that_cannot_be_reached_are_refused(code, arguments, options):
 
 @pytest.fixture(scope="module")
 def result():
-    return sample_size(accuracy=0.8, detect=0.1, draws=150)
+    return sample_size(accuracy=0.8, detect=0.2, draws=150)
 
 
 def test_result_contains_the_simulated_curve(result):
@@ -341,7 +343,7 @@ def test_command_prints_the_sentence_and_writes_files(tmp_path):
 def test_command_reads_predictions_without_labels(tmp_path):
     path = tmp_path / "new.csv"
     path.write_text("prob_a,prob_b\n" + "".join(f"{c:.3f},{1 - c:.3f}\n" for c in np.linspace(0.02, 0.98, 97)))
-    finished = run("sample-size", path, "--detect", 0.15, "--draws", 100, "--json", "-")
+    finished = run("sample-size", path, "--detect", 0.3, "--draws", 100, "--json", "-")
     assert finished.returncode == 0, finished.stderr
     assert json.loads(finished.stdout)["goal"] == "detect"
 
@@ -357,6 +359,7 @@ def test_command_needs_labels_for_the_correlation_within_clusters(tmp_path):
     [
         ("num_goals", ("--accuracy", "0.9")),
         ("suffix", ("--accuracy", "0.9", "--detect", "0.1", "--plot", "power.txt")),
+        ("pattern", ("--accuracy", "0.9", "--detect", "0.1", "--pattern", "wave")),
         ("num_files", ("a.csv", "b.csv", "c.csv", "--detect", "0.1")),
     ],
 )
@@ -365,13 +368,7 @@ def test_command_refuses_in_one_line(code, arguments):
     assert (finished.code, finished.returncode, finished.stderr.count("\n")) == (code, 2, 1)
 
 
-def test_command_refuses_an_unknown_pattern():
-    command = [sys.executable, "-m", "calibrant", "sample-size", "--accuracy", "0.9", "--detect", "0.1"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # a new process does not check types
-    finished = subprocess.run([*command, "--pattern", "wave"], env=environment, capture_output=True, text=True)
-    assert (finished.returncode, finished.stdout, finished.stderr.count("\n")) == (2, "", 1)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("detect", [0.7, 0.9])
 def test_large_effects_need_few_examples(detect):
     """The search may have more draws at the smallest size than it needs to confirm it."""

@@ -174,7 +174,7 @@ def test_the_largest_drop_of_confidence_is_a_fortieth():
     """With infinitely many other classes p = t / (t + (1 - t) g(t)): t - p is at most 0.02486, at gamma = 3.8."""
     top = torch.linspace(0.01, 0.5, 491, dtype=torch.float64)
     assert worst_drop(3.8, 100, top) == pytest.approx(0.0141, abs=5e-5)
-    assert worst_drop(3.8, 20000, top) == pytest.approx(0.02486, abs=2e-4)
+    assert worst_drop(3.8, 20000, top[::10]) == pytest.approx(0.02486, abs=2e-4)
 
 
 @settings(deadline=None, max_examples=25)

@@ -327,7 +327,7 @@ def check(outcomes: Counts) -> None:
     assert outcomes.recovered > 0
 
 
-@pytest.mark.parametrize(("name", "share"), [("files", 0.02), ("sealed", 0.1)])
+@pytest.mark.parametrize(("name", "share"), [("files", 0.005), ("sealed", 0.025)])
 def test_some(name, share, tmp_path):
     check(CAMPAIGNS[name](0, share, tmp_path))
 

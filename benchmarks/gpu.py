@@ -3,8 +3,7 @@
     python -m benchmarks.gpu [--device cuda] [--shapes 1000000x10,1000000x1000,100000x128000] [--rounds 3]
 
 Times are medians after a warm-up, with synchronization. Logits are bfloat16 from 32,000 classes on. A row says by how
-much results differ, if they do, or why a device failed. `benchmarks/losses.py` measures losses. `--device cpu` is a
-rehearsal.
+much results differ, if they do, or why a device failed. `--device cpu` is a rehearsal.
 """
 
 import argparse

@@ -536,18 +536,6 @@ def test_fitted_and_saved_calibrators_are_not_refitted(tmp_path):
     assert (single.chosen_name, single.selection) == (path, "first")
 
 
-def test_plain_class_is_saved_and_loaded(tmp_path):
-    registry.CALIBRATORS.register(Half)
-    try:
-        result = assess(sharp(300, 0), sharp(300, 1), ["Half"])
-        result.save(tmp_path / "h.safetensors")
-        assert calibrators.load(tmp_path / "h.safetensors").by == 2.0
-        with refused("fitted_on_same"):
-            assess(sharp(300, 5), sharp(300, 0), [str(tmp_path / "h.safetensors")])
-    finally:
-        del registry.CALIBRATORS._methods["Half"]
-
-
 def test_custom_metric_ranks_by_its_declared_direction(tmp_path):
     @metrics.metric("coverage of two", unit="share", higher_is_better=True, meaning="the label is among two")
     def two_best(logits, labels):

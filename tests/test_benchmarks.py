@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant.calibrators import Temperature
-
 ROOT = Path(__file__).parents[1]
 
 
@@ -111,29 +109,6 @@ def test_command_writes_every_part_with_correct_values(tmp_path):
     training = [row for row in rows(tmp_path, "throughput") if row["contender"] == "calibrant train"]
     assert max(float(row["off"]) for row in training) < 1e-5
     assert max(float(row["off"]) for row in rows(tmp_path, "scale") if row["off"]) < 1e-6
-
-
-@pytest.mark.parametrize("shape", ["(n,)", "(n, 1)", "(n, 2)", "(n, 4)"])
-def test_calarena_accepts_calibrators(shape):
-    """The harness fits to arrays of any shape, with probabilities of 0 and 1 as from forests."""
-    calarena = importlib.import_module("benchmarks.calarena")
-    rng = np.random.default_rng(0)
-    true = rng.dirichlet([0.4] * (4 if "4" in shape else 2), 400)
-    y = np.minimum((true.cumsum(1) < rng.random((400, 1))).sum(1), true.shape[1] - 1)
-    probs = true**2 / (true**2).sum(1, keepdims=True)
-    probs[probs < 0.01] = 0
-    probs /= probs.sum(1, keepdims=True)
-    given_probs = {"(n,)": probs[:, 1], "(n, 1)": probs[:, 1:2]}.get(shape, probs)
-    make = (
-        calarena.CUSTOM_CALIBRATORS["Calibrant-Auto"] if shape == "(n,)" else lambda: calarena.PostHoc(Temperature.fit)
-    )
-    cal = make()
-    cal.fit(given_probs[:200], y[:200])
-    calibrated = cal.predict_proba(given_probs[200:])
-    assert calibrated.shape == (200, true.shape[1])
-    np.testing.assert_allclose(calibrated.sum(1), 1, atol=1e-12)
-    before, after = (-np.log(p[np.arange(200), y[200:]].clip(1e-7)).mean() for p in (probs[200:], calibrated))
-    assert after < before
 
 
 @pytest.mark.shared

@@ -94,13 +94,3 @@ def test_assess_saves_and_apply_loads_user_defined_calibrators(folder):
     before, after = Predictions.load(folder / "test.npz"), Predictions.load(folder / "new.npz")
     torch.testing.assert_close(after.logits, before.logits.double() / 3)
     assert command(folder, "apply", "c.safetensors", "test.npz", "-o", "no.npz", status=2).code == "unknown_class"
-
-
-def test_weights_are_refused_by_calibrators_without_weights(folder):
-    write(folder / "val.npz", 100, 0)
-    p = Predictions.load(folder / "val.npz")
-    Predictions(p.logits, p.labels, torch.full((100,), 2.0)).save(folder / "weighted.npz")
-    write(folder / "test.npz", 100, 1)
-    process = command(folder, "assess", "weighted.npz", "test.npz", "--with", "mine.py", "-c", "Shrink", status=2)
-    assert process.code == "weights_refused"
-    assert "Shrink" in process.stderr

@@ -9,7 +9,6 @@ import polars
 import pytest
 import torch
 from calibrant.registry import METRICS
-from commands import run
 from refusals import code_of, refused
 from safetensors.torch import save_file
 
@@ -17,7 +16,6 @@ from calibrant import InputError, Predictions, collect, measure, metrics
 from calibrant._core.kernels import softmax
 from calibrant.calibrators import Temperature, fit
 from calibrant.decisions import decision_loss, net_benefit
-from calibrant.io.files import check_outputs
 from calibrant.io.predictions import read_file
 from calibrant.predictions import to_predictions
 from calibrant.predictions.folds import assign_folds
@@ -478,27 +476,6 @@ def test_saved_files_follow_the_umask(tmp_path, suffix):
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-@pytest.mark.parametrize("name", ["./v.npz", "link.npz", "sub/../v.npz"])
-def test_outputs_that_are_inputs_are_refused(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "v.npz").touch()
-    (tmp_path / "link.npz").symlink_to("v.npz")
-    assert code_of(check_outputs, [name], ["t.npz", "v.npz"]) == "output_is_input"
-    assert code_of(check_outputs, ["new.json", None, "sub/../new.json"], ["v.npz"]) == "output_twice"
-    assert code_of(check_outputs, ["a_labels.npy"], ["a_logits.npy"]) == "output_is_input"
-    check_outputs(["new.json", "new.html", None], ["v.npz", None])
-
-
-@pytest.mark.parametrize("option", ["--json", "--html"])
-def test_command_never_overwrites_its_input(tmp_path, option):
-    path = tmp_path / "v.npz"
-    Predictions(torch.randn(30, 3), torch.arange(30) % 3).save(path)
-    before = path.read_bytes()
-    assert run("measure", path, option, path).code == "output_is_input"
-    assert path.read_bytes() == before
-
-
 def test_maps_are_applied_in_blocks_of_rows(monkeypatch):
     g = torch.Generator().manual_seed(0)
     z = 2 * torch.randn(50, 4, generator=g, dtype=torch.float64)
@@ -620,10 +597,3 @@ def test_columns_of_labels_and_arrays_of_objects_are_read():
         p = Predictions(z.astype(object), labels, weights=[[1], [2], [3]])
         assert torch.equal(p.labels, expected.labels)
         assert torch.equal(p.weights, expected.weights)
-
-
-def test_single_probabilities_are_sent_to_from_probs():
-    with pytest.raises(InputError, match="from_probs"):
-        Predictions([0.1, 0.8, 0.3], [0, 1, 0])
-    with pytest.raises(InputError, match="from_binary_logits"):
-        Predictions([-0.1, 0.8, 3.0], [0, 1, 0])

@@ -299,13 +299,6 @@ def test_result_contains_the_simulated_curve(result):
     assert result.power_at(2 * result.n) > 0.9 > 0.7 > result.power_at(result.n // 2)
 
 
-def test_result_is_one_sentence(result):
-    text = str(result)
-    assert text.count("\n") == 0
-    assert text.endswith(".")
-    assert f"{result.n} examples" in text
-
-
 def test_results_are_written_as_json_and_pictures(result, tmp_path):
     content = json.loads(result.json())
     assert (content["n"], content["goal"], content["power"]) == (result.n, "detect", 0.8)

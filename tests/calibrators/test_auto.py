@@ -1,7 +1,6 @@
 """Chains, cross-fitting, pooling, the guard against in-sample evaluation, and `Auto`."""
 
 import gc
-import re
 import types
 
 import numpy as np
@@ -404,18 +403,6 @@ def test_warm_starts_keep_no_data(k):
     assert scores.shape[0] == 400
     assert tensors
     assert max(t.numel() for t in tensors) < 320  # rows of a fold, the smallest tensor of the data
-
-
-def test_auto_prints_its_weights_and_gain():
-    text = str(Auto.fit(distorted(300, 4, 0, shift=np.linspace(1, -1, 4))))
-    for name in ("as it is", "SmoothedTemperature", "Vector(ridge=0.1)", "Matrix(ridge=0.1)", "Monotone"):
-        assert name in text
-    assert "converged" in text
-    assert re.search(r"largest weight: .*, (the best single family|\d\.\d{4} behind .*, the best single family)", text)
-    assert re.search(r"gain over .*: 0\.\d{4} nats, at least 0\.\d{4} with a probability of 95 %", text)
-    small_stack = Auto.fit(distorted(60, 3, 2, scale=0.5))
-    assert ("no weight, " in str(small_stack)) == any(member.weight == 0 for member in small_stack.candidates)
-    assert "too few examples or clusters for out-of-fold predictions" in str(Auto.fit(distorted(6, 3, 2)))
 
 
 def test_auto_leaves_out_families_without_enough_data():

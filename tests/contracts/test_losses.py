@@ -175,20 +175,6 @@ def test_settings_that_reverse_or_disable_a_loss_are_refused(text):
     assert code_of(registry.LOSSES.method, text) == "setting_range"
 
 
-def test_settings_of_direct_calls_are_checked(type_checker):
-    data = torch.zeros(2, 3), torch.tensor([0, 1])
-    for call in (
-        lambda: losses.mmce(*data, form="smooth"),
-        lambda: losses.mmce(*data, normalization="none"),
-        lambda: losses.mmce(*data, width=0.0),
-        lambda: losses.cross_entropy(*data, smoothing=0.1, off_target="K"),
-        lambda: losses.AdaFocal(scheme="equal"),
-        lambda: losses.Scheduled(shares=(30, 70)),
-        lambda: losses.RegMixup(strength=-1),
-    ):
-        assert type_checker or code_of(call) == "setting_range"
-
-
 @contract.holds()
 def masked_classes_keep_the_loss_finite(name):
     logits, labels = batch()

@@ -9,7 +9,7 @@ from refusals import refused
 
 from calibrant import Predictions, metrics
 from calibrant.calibrators import Temperature
-from calibrant.metrics import Curve, Evidence, Interval, compare, ood
+from calibrant.metrics import compare, ood
 from calibrant.metrics._jackknife import Jackknife
 
 
@@ -228,12 +228,6 @@ def test_two_sample_is_students_or_welchs_test():
     assert welch.statistic == pytest.approx(-0.9 / math.sqrt(1 / 3 + 0.01 / 3))
     with refused("few_values"):
         metrics.two_sample([1.0], [2.0, 3.0])
-
-
-def test_results_print_their_numbers():
-    assert str(Interval(0.1, 0.05, 0.15)) == "0.1000 [0.0500, 0.1500]"
-    assert str(Evidence(0.1, 0.0123)) == "0.1000 (p = 0.0123)"
-    assert Curve(torch.zeros(1), torch.zeros(1)).low is None
 
 
 def test_detection_takes_predictions_and_compares_scores():

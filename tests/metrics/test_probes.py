@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from refusals import refused
 
 from calibrant import Predictions, metrics
 from calibrant._core.kernels.bins import Bins, Events, GroupedScores
@@ -115,23 +114,6 @@ def test_equal_mass_bins_count_the_least_confident_example():
         int(Bins.equal_mass(15, GroupedScores.from_scores(confidence, torch.ones(30, dtype=torch.float64))).count.sum())
         == 30
     )
-
-
-def test_probabilities_and_logits_are_not_interchangeable():
-    probs = torch.tensor([[0.2, 0.8], [0.6, 0.4]])
-    with refused("probs_as_logits"):
-        Predictions(probs, [0, 1])
-    with refused("not_probabilities"):
-        Predictions.from_probs(torch.tensor([[2.0, -1.0]]), [0])
-    with refused("not_probabilities"):
-        Predictions.from_probs(torch.tensor([[1.0, 1.0]]), [0])
-
-
-def test_nan_and_labels_out_of_range_are_refused():
-    with refused("nan", "1 of 2"):
-        Predictions([[0.0, math.nan], [0.0, 1.0]], [0, 1])
-    with refused("label_range"):
-        Predictions(torch.zeros(1, 5), [7])
 
 
 def test_classwise_ece_counts_a_class_without_examples():

@@ -13,7 +13,6 @@ from monitoring.streams import draw
 from refusals import code_of, refused
 from rendered import assert_rendered
 
-import calibrant
 from calibrant import Predictions, check, metrics
 from calibrant.monitoring import read_requirements
 from calibrant.planning import quick_sample_size
@@ -350,7 +349,3 @@ def test_names_of_groups_cannot_break_the_report():
     result = check(hostile, "accuracy > 0.99", by_group=True)
     root = ElementTree.fromstring(result.junit())
     assert len(root.findall(".//testcase")) == 3
-
-
-def test_check_is_public():
-    assert calibrant.check is check

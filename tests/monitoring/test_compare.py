@@ -12,9 +12,7 @@ from monitoring.streams import draw
 from refusals import code_of
 from rendered import assert_rendered
 
-import calibrant
 from calibrant import Predictions, compare, drift, metrics
-from calibrant.monitoring import CompareResult
 from calibrant.monitoring._permutation import holm
 
 
@@ -258,11 +256,6 @@ def test_commands_refuse_in_one_line(folder, arguments, code):
     finished = run(*arguments, folder=folder)
     assert (finished.returncode, len(finished.stderr.splitlines())) == (2, 1)
     assert finished.code == code
-
-
-def test_commands_are_functions_too():
-    assert calibrant.compare is compare
-    assert isinstance(compare(draw(30, seed=0), draw(30, seed=0)), CompareResult)
 
 
 @pytest.mark.parametrize("labels", ["label", "correct"])

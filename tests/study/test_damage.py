@@ -533,24 +533,6 @@ def test_runs_without_data_do_not_stop_the_others(tmp_path, monkeypatch):
 GRIDS = (DATA, NETWORK), ("cifar10", "resnet8"), ("blobs(train=50, val=40, test=50)", NETWORK)
 
 
-def test_the_command_reports_runs_without_data(tmp_path):
-    (tmp_path / "two.toml").write_text(
-        f'losses = ["focal"]\nmetrics = ["error"]\nnetworks = ["{NETWORK}"]\n'
-        f'recipe = {{epochs = 1, batch_size = 20, milestones = []}}\n[[grids]]\ndatasets = ["{DATA}"]\n'
-        '[[grids]]\ndatasets = ["svhn"]\n'
-    )
-    arguments = ["run", str(tmp_path / "two.toml"), "--out", str(tmp_path / "out"), "--data", str(tmp_path)]
-    dry = CliRunner().invoke(study_app, [*arguments, "--dry-run"])
-    assert dry.exit_code == 1
-    assert "no data" in dry.output
-    assert ": svhn, " in dry.output
-    assert not list((tmp_path / "out" / "runs").iterdir())
-    real = CliRunner().invoke(study_app, arguments)
-    assert real.exit_code == 1
-    assert ": svhn, " in real.output
-    assert "error (%)" in real.output
-
-
 def test_a_dry_run_works_without_any_data_and_limits_its_trials(tmp_path, monkeypatch):
     separate = Study("x", [Grid(("svhn",), (NETWORK,), ("focal",), (0,), RECIPE)])
     dry = studies.status(separate, out=tmp_path / "out", data=tmp_path, estimate=True)

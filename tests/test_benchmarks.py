@@ -41,6 +41,7 @@ def test_gpu_table_runs_on_the_cpu():
     assert not any("off" in name for _, name in table_rows)
 
 
+@pytest.mark.slow
 def test_stated_table_averages_over_draws():
     """A model that says 90 % and is right half of the time gains; some draws of 20 examples hurt a calibrated one."""
     problems, stated = importlib.import_module("benchmarks._problems"), importlib.import_module("benchmarks.stated")

@@ -50,6 +50,7 @@ def test_list_contains_user_defined_methods(folder):
     assert "hinge" not in command(folder, "list")
 
 
+@pytest.mark.slow
 def test_study_trains_measures_and_reports_user_defined_methods(folder):
     output = command(folder, "study", "run", "study.toml", "--with", "mine.py", "--out", "out")
     assert "top2 (%)" in output

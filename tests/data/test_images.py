@@ -25,6 +25,7 @@ def authors_augmentation(image, top, left, mirrored, padding, black):
     return crop[:, :, ::-1] if mirrored else crop
 
 
+@pytest.mark.slow
 def test_augmentation_has_the_authors_distribution():
     mean, deviation = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
     black = [-m / d for m, d in zip(mean, deviation, strict=True)]

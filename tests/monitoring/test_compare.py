@@ -258,6 +258,7 @@ def test_commands_refuse_in_one_line(folder, arguments, code):
     assert finished.code == code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", ["label", "correct"])
 def test_new_files_may_have_an_empty_column_of_labels(tmp_path, labels):
     scores = {"prob": [0.2, 0.8] * 20} if labels == "label" else {"confidence": [0.6, 0.8] * 20}
@@ -295,6 +296,7 @@ def test_fractional_outcomes_count_as_one_example():
     assert any("40 examples" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_commands_tell_how_tables_were_read(folder):
     """Weights, alphabetical names of classes and other readings may be wrong, so they are never silent."""
     for arguments in (

@@ -134,6 +134,7 @@ def test_user_methods_work_from_training_to_report(mine, tmp_path, forgotten):
     assert "<table" in result._repr_html_()
 
 
+@pytest.mark.slow
 def test_stateful_loss_starts_fresh_in_every_run(mine, tmp_path, forgotten):
     registry.include([str(tmp_path / "mine_here.py")])
     grid = Grid(("corners",), ("Narrow",), ("Warming",), (0, 1), RECIPE, traces=("gammas",))
@@ -244,6 +245,7 @@ def test_a_run_says_what_it_trains_and_where_slow_precision_can_be_changed(tmp_p
         assert len(list(plan_lines(slow, slow))) == lines
 
 
+@pytest.mark.slow
 def test_each_method_text_is_resolved_once_per_study(tmp_path, monkeypatch):
     (tmp_path / "one.toml").write_text(
         'datasets = ["blobs(train=60, val=40, test=50)"]\nnetworks = ["mlp(features=2, hidden=())"]\n'

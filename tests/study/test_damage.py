@@ -218,6 +218,7 @@ def test_damaged_checkpoint_restarts_the_run(tmp_path, monkeypatch, how):
     assert_frame_equal(result.to_polars(), complete.to_polars(), check_exact=True)
 
 
+@pytest.mark.slow
 def test_diverged_network_is_stored_reported_and_not_trained_again(tmp_path, page):
     wild = Grid((DATA,), (NETWORK,), ("brier",), (0, 1), replace(RECIPE, learning_rate=1e38))
     calm = Grid((DATA,), (NETWORK,), ("brier",), (2,), RECIPE)
@@ -299,6 +300,7 @@ def test_data_digest_covers_every_part(part):
     assert (reference.train_digest != changed.train_digest) == (not part.startswith(("val", "test")))
 
 
+@pytest.mark.slow
 def test_runs_of_other_versions_are_mixed_in_only_on_request(finished, page):
     folder, _ = finished
     for loss, version in ("focal", "0.0.1"), ("brier", "0.0.2"):
@@ -418,6 +420,7 @@ def test_splits_that_follow_the_seed_are_drawn_trained_and_shared(tmp_path):
     assert counted(named, tmp_path / "out")[1] == 0
 
 
+@pytest.mark.slow
 def test_glob_characters_in_folder_names_are_literal(tmp_path):
     for name, loss in ("st1", "brier"), ("st[1]", "focal"):
         study = make_study((loss,), traces=("norm",))

@@ -317,6 +317,7 @@ def test_calibrators_and_losses_are_tested_in_pairs_of_seeds():
 # Diagrams
 
 
+@pytest.mark.slow
 def test_diagrams_show_every_calibrator_and_the_error_of_the_table(tmp_path):
     study = make_study(THREE, calibrators=("Identity", "Temperature", "Monotone"), seeds=(0, 1, 2))
     result = studies.run(study, out=tmp_path)
@@ -332,6 +333,7 @@ def test_diagrams_show_every_calibrator_and_the_error_of_the_table(tmp_path):
     assert {"diagram_before_focal", "diagram_after_focal", "diagram_after_Monotone_focal"} <= files
 
 
+@pytest.mark.slow
 def test_figure_numbers_do_not_depend_on_finished_runs(tmp_path):
     study = make_study(TWO, THREE)
     studies.run(study, out=tmp_path, select="classes=3")

@@ -122,6 +122,7 @@ def test_sweeps_need_three_points():
     assert not list(sweep_drawings(sweep_study, rows_of(sweep_study, lambda *_: 1.0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calibrated_predictions", [10], indirect=True)
 def test_roc_curves_have_the_measured_areas(tmp_path, calibrated_predictions):
     sweep_study = Study(

@@ -115,6 +115,7 @@ def test_only_temperatures_are_shown_as_temperature(tmp_path, calibrated_predict
     assert [name for name in names if has_temperature[name]] == ["Temperature", "EnsembleTemperature"]
 
 
+@pytest.mark.slow
 def test_learned_parameters_stand_in_brackets(tmp_path, calibrated_predictions):
     names = ("FocalTemperature(grid='code')", "FocalMap(gamma=2)", "Temperature", "Identity")
     study = Study("x", (Grid(("digits",), ("resnet8",), ("focal",), (0, 1)),), names, ("nll",))

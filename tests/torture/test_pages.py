@@ -94,6 +94,7 @@ def test_a_page_that_is_not_escaped_is_caught(tmp_path):
     assert set(requests) == {"/refresh_bare", "/script", "/image"}
 
 
+@pytest.mark.slow
 def test_a_hostile_name_asks_for_nothing(tmp_path):
     check(QUICK, tmp_path)
 

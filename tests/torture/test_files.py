@@ -327,7 +327,7 @@ def check(outcomes: Counts) -> None:
     assert outcomes.recovered > 0
 
 
-@pytest.mark.parametrize(("name", "share"), [("files", 0.005), ("sealed", 0.025)])
+@pytest.mark.parametrize(("name", "share"), [("files", 0.01), ("sealed", 0.05)])
 def test_some(name, share, tmp_path):
     check(CAMPAIGNS[name](0, share, tmp_path))
 

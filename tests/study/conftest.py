@@ -38,6 +38,17 @@ def untouched(tiny, tmp_path_factory):
     return rows(tiny, folder)
 
 
+@pytest.fixture
+def page():
+    """Request the report of a study, which is slow to draw."""
+
+
+@pytest.fixture(autouse=True)
+def _no_page(request, monkeypatch):
+    if "page" not in request.fixturenames:
+        monkeypatch.setattr("calibrant.lab.study.Result.html", lambda *_: "no page")
+
+
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch):
     """Measure in this process, however long it takes, unless a test asks for processes."""

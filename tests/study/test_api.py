@@ -114,7 +114,7 @@ def blobs(losses=("focal",), networks=("mlp(features=2, hidden=())",), **options
     return Study("small", (grid,), **settings)
 
 
-def test_user_methods_work_from_training_to_report(mine, tmp_path, forgotten):
+def test_user_methods_work_from_training_to_report(mine, tmp_path, forgotten, page):
     source = str(tmp_path / "mine_here.py")
     with refused("code_not_allowed") as caught:
         studies.run(mine, out=tmp_path / "out")
@@ -171,7 +171,7 @@ def test_ray_workers_include_user_methods(mine, tmp_path):
     assert text.count("done ") == 8
 
 
-def test_second_call_reuses_trainings_and_repeats_measurements(tmp_path):
+def test_second_call_reuses_trainings_and_repeats_measurements(tmp_path, page):
     steps = []
     result = studies.run(blobs(("focal", "brier")), out=tmp_path / "out", progress=steps.append)
     assert isinstance(result, Result)

@@ -45,11 +45,6 @@ recipe = {epochs = 3, batch_size = 20, milestones = []}
 """
 
 
-@pytest.fixture(autouse=True)
-def no_page(monkeypatch):
-    monkeypatch.setattr("calibrant.lab.study.Result.html", lambda *_: "no page")
-
-
 @pytest.fixture
 def project(tmp_path, monkeypatch, forgotten):
     """Return a function that runs a study of a user loss in `tmp_path` as a new process would."""

@@ -30,17 +30,6 @@ DATA = "blobs(train=60, val=40, test=50)"
 NETWORK = "mlp(features=2, hidden=())"
 
 
-@pytest.fixture
-def page():
-    """Request the report, which is slow to draw."""
-
-
-@pytest.fixture(autouse=True)
-def no_page(request, monkeypatch):
-    if "page" not in request.fixturenames:
-        monkeypatch.setattr("calibrant.lab.study.Result.html", lambda *_: "no page")
-
-
 def make_study(losses=("focal", "brier"), *, data=(DATA,), name="small", recipe=RECIPE, **options):
     grid = {key: options.pop(key) for key in ("seeds", "shifts", "split", "traces", "networks") if key in options}
     grids = (Grid(data, grid.pop("networks", (NETWORK,)), losses, recipe=recipe, **grid),)
@@ -56,11 +45,18 @@ def events(study, folder, **how):
     return result, [pair for pair in kinds if pair[0] != "epoch"], notes
 
 
-@pytest.fixture
-def finished(tmp_path):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
     """Return a store of two finished runs, and its rows."""
-    result, *_ = events(make_study(), tmp_path / "out")
-    return tmp_path / "out", result.to_polars()
+    folder = tmp_path_factory.mktemp("trained") / "out"
+    result, *_ = events(make_study(), folder)
+    return folder, result.to_polars()
+
+
+@pytest.fixture
+def finished(trained, tmp_path):
+    folder, rows = trained
+    return shutil.copytree(folder, tmp_path / "out"), rows
 
 
 def of(folder: Path, loss: str) -> Path:

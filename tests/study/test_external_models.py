@@ -34,7 +34,7 @@ def place(tmp_path):
     return tmp_path
 
 
-def test_files_of_predictions_make_a_study(place):
+def test_files_of_predictions_make_a_study(place, page):
     result = study.run(place / "two.toml", out=place / "out")
     ece, nll = result.tables
     assert [row[2] for row in ece.rows] == ["plain", "bold"]
@@ -81,7 +81,7 @@ def test_diagrams_weigh_examples_as_the_metrics_do(tmp_path):
 
 
 @pytest.mark.slow  # of drawing
-def test_masked_class_does_not_change_results(tmp_path):
+def test_masked_class_does_not_change_results(tmp_path, page):
     for seed, part in enumerate(("val", "test")):
         p = predicted(seed, 3.0)
         masked = torch.full((300, 5), -torch.inf)

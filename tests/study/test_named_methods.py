@@ -47,11 +47,6 @@ recipe = {epochs = 1, batch_size = 6, milestones = []}
 """
 
 
-@pytest.fixture(autouse=True)
-def no_page(monkeypatch):
-    monkeypatch.setattr("calibrant.lab.study.Result.html", lambda *_: "no page")
-
-
 def trained(folder, text, data=None):
     """Write and run a study without failures, and return the result."""
     (folder / "study.toml").write_text(text)

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from itertools import combinations
@@ -27,17 +28,6 @@ TWO, THREE = "blobs(classes=2, train=60, val=40, test=50)", "blobs(classes=3, tr
 
 def make_study(*datasets, calibrators=("Identity",), metrics=("error", "ece"), loss=("focal",), **grid_options):
     return Study("small", (Grid(datasets, (NETWORK,), loss, recipe=RECIPE, **grid_options),), calibrators, metrics)
-
-
-@pytest.fixture(autouse=True)
-def no_page(request, monkeypatch):
-    if "page" not in request.fixturenames:
-        monkeypatch.setattr("calibrant.lab.study.Result.html", lambda *_: "no page")
-
-
-@pytest.fixture
-def page():
-    """Request the report."""
 
 
 # Methods that do not suit
@@ -106,12 +96,18 @@ def test_a_run_without_a_finite_loss_has_diverged(tmp_path, forgotten):
 # Damage
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "out"
+    studies.run(make_study(TWO), out=folder)
+    return folder
+
+
 @pytest.fixture
-def finished(tmp_path):
-    study = make_study(TWO)
-    studies.run(study, out=tmp_path / "out")
+def finished(trained, tmp_path):
+    study, out = make_study(TWO), shutil.copytree(trained, tmp_path / "out")
     (run,) = study.runs()
-    return study, run, tmp_path / "out", next((tmp_path / "out" / "runs").iterdir())
+    return study, run, out, next((out / "runs").iterdir())
 
 
 def loop(path):

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from markupsafe import Markup
 from small_data import cifar10_c, data_cache, small_data  # noqa: F401
 
 from calibrant import Predictions
+from calibrant.reports.document import Picture
 
 collect_ignore = ["own", "mutants.py", "small_wheel.py"]  # run by tests
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -29,6 +31,23 @@ def shared() -> Path:
 def type_checker(request: pytest.FixtureRequest) -> bool:
     """Return whether the types and shapes of all arguments are checked, before the package checks them itself."""
     return bool(request.config.getoption("jaxtyping_packages", None))
+
+
+@pytest.fixture
+def pictures() -> None:
+    """Request the pictures of pages, which are slow to draw; tests of reports and torture have them."""
+
+
+@pytest.fixture(autouse=True)
+def _frames_without_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "pictures" not in request.fixturenames and request.path.parent.name not in ("report", "torture"):
+        monkeypatch.setattr("calibrant.reports.page.figure", frame)
+
+
+def frame(picture: Picture) -> Markup:
+    """Return the caption and the alternative text of a picture around nothing."""
+    heading = Markup("<figcaption>{}</figcaption>").format(picture.caption)
+    return Markup('<figure>{}<svg role="img" aria-label="{}"></svg></figure>').format(heading, picture.alt_text)
 
 
 @pytest.fixture

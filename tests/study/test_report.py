@@ -45,7 +45,7 @@ def measurements(tmp_path_factory):
 
 
 @pytest.mark.slow  # of drawing
-def test_every_caption_is_unique(measurements, page):
+def test_every_caption_is_unique(measurements, page, pictures):
     built_tables, found_measurements, store = measurements
     page = Result(STUDY, built_tables, found_measurements, failed={}, folder=store.root).html()
     captions = [re.sub(r"<[^>]*>", "", text) for text in re.findall(r"<figcaption>(.*?)</figcaption>", page, re.DOTALL)]

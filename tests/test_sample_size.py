@@ -282,6 +282,7 @@ def result():
     return sample_size(accuracy=0.8, detect=0.2, draws=150)
 
 
+@pytest.mark.slow
 def test_result_contains_the_simulated_curve(result):
     assert result.simulated in result.curve
     assert result.simulated.draws >= 150
@@ -289,6 +290,7 @@ def test_result_contains_the_simulated_curve(result):
     assert result.power_at(2 * result.n) > 0.9 > 0.7 > result.power_at(result.n // 2)
 
 
+@pytest.mark.slow
 def test_results_are_written_as_json_and_pictures(result, tmp_path):
     content = json.loads(result.json())
     assert (content["n"], content["goal"], content["power"]) == (result.n, "detect", 0.8)
@@ -299,6 +301,7 @@ def test_results_are_written_as_json_and_pictures(result, tmp_path):
     assert code_of(result.save, tmp_path / "a.html") == "suffix"
 
 
+@pytest.mark.slow
 def test_plot_draws_on_the_axes(result):
     from matplotlib.figure import Figure
 

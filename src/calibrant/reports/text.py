@@ -41,7 +41,9 @@ def text_lines(document: Document) -> list[Line]:
 
 
 def _wrap(text: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(text, COLUMNS, subsequent_indent=indent, break_long_words=False) or [""]
+    unbroken = text.replace(" %", "\N{NO-BREAK SPACE}%")  # a number and its unit stay on one line
+    lines = textwrap.wrap(unbroken, COLUMNS, subsequent_indent=indent, break_long_words=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines] or [""]
 
 
 def _answer_lines(question: str, text: str) -> list[Line]:

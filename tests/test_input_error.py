@@ -10,7 +10,7 @@ from calibrant.types import InputError
 from commands import run
 from refusals import code_of
 
-from calibrant.lab.study.stored_files import MirrorError
+from calibrant.lab.study.stored_files import DamagedError
 from calibrant.predictions.validation import check_range
 
 
@@ -20,7 +20,7 @@ def test_code_is_required():
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-@pytest.mark.parametrize("kind", [InputError, MirrorError])
+@pytest.mark.parametrize("kind", [InputError, DamagedError])
 def test_copies_and_pickles_have_message_code_and_notes(kind, protocol):
     error = kind("Expected 2 columns, got 3.", code="columns")
     error.add_note("in the second file")

@@ -125,7 +125,7 @@ def opened_beside(root, name):
 
     def opened(*arguments, **options):
         study, _, inputs = open_study(*arguments, **options)
-        return study, Store(root / "runs" / name, None, (root / "runs" / "first",)), inputs
+        return study, Store(root / "runs" / name, (root / "runs" / "first",)), inputs
 
     return opened
 

@@ -455,8 +455,6 @@ def test_every_command_of_studies_takes_a_folder_with_glob_characters(tmp_path):
     note_texts("measure", study, "--out", out, "-c", "Vector")
     assert "Vector" in table(out / "measured")
     assert table(out) == first
-    note_texts("run", study, "--out", tmp_path / "m[1]", "--mirror", f"file://{out}")
-    assert table(tmp_path / "m[1]") == first
     assert "Vector" not in table(tmp_path / "br1")
 
 
@@ -557,21 +555,19 @@ def test_finished_runs_need_no_data(tmp_path, monkeypatch):
     assert len(studies.run(study, out=tmp_path / "out", data=tmp_path).rows) == 1
 
 
-def test_damaged_runs_of_a_mirror_are_rejected_one_by_one(finished, tmp_path):
-    folder, rows = finished
-    mirror = tmp_path / "mir[ror]"
-    shutil.copytree(folder / "runs", mirror / "runs")
-    shutil.copytree(mirror, tmp_path / "mir" / "ror")
-    flip(of(mirror, "focal") / "test.safetensors")
-    result, kinds, lines = events(make_study(), tmp_path / "new", mirror=f"file://{mirror}")
-    assert kinds == [("done", "focal"), ("found", "brier")]
-    assert len(lines) == 1
+def test_damaged_runs_of_a_neighbor_are_rejected_one_by_one(finished, tmp_path):
+    folder, _ = finished
+    neighbor = tmp_path / "nei[ghbor]"
+    shutil.copytree(folder / "runs", neighbor / "runs")
+    shutil.copytree(neighbor, tmp_path / "nei" / "ghbor")
+    flip(of(neighbor, "focal") / "test.safetensors")
+    store, runs = Store(tmp_path / "new", (neighbor,)), list(make_study().runs())
+    lines = store.sync_runs(runs)
+    assert {run.loss.name: run in store for run in runs} == {"focal": False, "brier": True}
+    assert len(lines) == 2
     assert " test.safetensors " in lines[0]
-    assert_frame_equal(result.to_polars(), rows, check_exact=True)
-    (of(mirror, "brier") / "history.parquet").unlink()
-    _, kinds, lines = events(make_study(), tmp_path / "newer", mirror=f"file://{mirror}")
-    assert kinds == [("found", "focal"), ("done", "brier")]  # the first call sent its run to the mirror
-    assert " history.parquet " in lines[0]
+    (of(neighbor, "brier") / "history.parquet").unlink()
+    assert " history.parquet " in " ".join(Store(tmp_path / "newer", (neighbor,)).sync_runs(runs))
 
 
 def test_run_id_ends_with_a_digest_of_the_traces():

@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,8 @@ from polars.testing import assert_frame_equal
 from processes import ENVIRONMENT, finish, finished_runs, rows, start, wait, working
 from refusals import refused
 
-from calibrant.lab.study import Store
-from calibrant.lab.study.engine import Ray
+from calibrant.lab.study import Recipe, Run, Store
+from calibrant.lab.study.engine import Ray, _marker, _pickle_work, _run_in_worker, execute
 
 
 @pytest.fixture
@@ -69,6 +71,40 @@ def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster
     shutil.rmtree(folder / "runs" / next(iter(stored)))
     assert finish(start(tiny, folder, *options[:-1], "0.25")).count("done ") == 1
     assert_frame_equal(rows(tiny, folder), untouched, check_exact=True)
+
+
+@pytest.fixture
+def one_run(tmp_path):
+    """Return a run of one epoch, an empty store, and the work on it."""
+    recipe = Recipe(epochs=1, batch_size=20, milestones=())
+    run = Run("blobs(train=60, val=40, test=50)", "mlp(features=2, hidden=())", "focal", 0, recipe)
+    store = Store(tmp_path / "out")
+    return run, store, partial(execute, store=store)
+
+
+def test_a_worker_without_the_folder_sends_the_files_of_finished_runs(one_run, tmp_path):
+    run, store, work = one_run
+    events = list(_run_in_worker(*_pickle_work(work, run, store, marker=str(tmp_path / "none"))))
+    assert [event.kind for event in events] == ["epoch", "files", "done"]
+    assert run not in store
+    content = events[1].content
+    changed = content["files"] | {"test.safetensors": content["files"]["val.safetensors"]}
+    with refused("damaged"):
+        store.add(content["name"], changed)
+    store.add(**content)
+    assert run in store
+    with _marker(store.root) as marker:
+        found = list(_run_in_worker(*_pickle_work(work, run, store, marker)))
+    assert [event.kind for event in found] == ["found"]
+
+
+@pytest.mark.slow
+def test_a_cluster_without_a_shared_folder_fills_the_store(one_run, tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="ray is not installed")
+    run, store, work = one_run
+    monkeypatch.setattr("calibrant.lab.study.engine._marker", lambda root: nullcontext(str(tmp_path / "none")))
+    assert [event.kind for event in Ray(gpus=0)(work, [run], store)] == ["epoch", "done"]
+    assert len(store.get(run, "test")) == 50
 
 
 def test_a_cluster_that_does_not_start_is_refused(tmp_path, monkeypatch):

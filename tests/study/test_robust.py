@@ -175,23 +175,17 @@ def test_undecodable_error_text_is_shown(tmp_path):
     assert standing.reason.startswith("no ")
 
 
-@pytest.mark.parametrize("where", ["mirror", "neighbor"])
-def test_folder_or_loop_in_a_remote_run_is_ignored(finished, tmp_path, monkeypatch, where):
+def test_folder_or_loop_in_a_run_of_another_study_is_ignored(finished, tmp_path, monkeypatch):
     study, _, out, run_folder = finished
     (run_folder / "deep").mkdir()
     (run_folder / "deep" / "file").write_text("x")
     (run_folder / "loop").symlink_to(run_folder / "loop")
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
-    if where == "mirror":
-        result = studies.run(study, out=tmp_path / "new", mirror=f"file://{out}")
-    else:
-        out.rename(tmp_path / "runs" / "other")
-        result = studies.run(study)
+    out.rename(tmp_path / "runs" / "other")
+    result = studies.run(study)
     assert not result.failed
-    if where == "mirror":
-        studies.run(study, out=out, mirror=f"file://{tmp_path}/mirror")
-        assert list((tmp_path / "mirror" / "runs").iterdir())
+    assert len(result.notes) == 1  # on the run that was taken
 
 
 def test_a_copy_of_a_run_is_left_alone(finished):

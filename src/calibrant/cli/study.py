@@ -29,9 +29,6 @@ study_app = Typer(no_args_is_help=True, rich_markup_mode=None, help="Train and c
 
 STUDY_ARGUMENT = Argument(..., metavar="STUDY", help="Study file (.toml), or name of a bundled study.")
 OUT_OPTION = Option(None, "--out", metavar="FOLDER", help="Folder of runs and the report. Default: runs/STUDY.")
-MIRROR_OPTION = Option(
-    None, metavar="URL", help="URL (s3://, gs://, file://, ...) for sharing finished runs. Default: none."
-)
 SCALE_OPTION = Option(
     None, metavar="NAME", help="Scale of the study file, such as small, or gpu. Default: the whole study."
 )
@@ -54,7 +51,6 @@ def study_run(
     root: Path | None = Option(
         None, "--data", metavar="FOLDER", help="Folder of local data sets. Default: none.", envvar="CALIBRANT_DATA"
     ),
-    mirror: str | None = MIRROR_OPTION,
     scale: str | None = SCALE_OPTION,
     precision: str | None = PRECISION_OPTION,
     select: list[str] | None = ONLY_OPTION,
@@ -82,7 +78,7 @@ def study_run(
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
     from calibrant.lab.study import run, status
 
-    selection: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "precision": precision}
+    selection: dict[str, Any] = {"out": folder, "data": root, "scale": scale, "precision": precision}
     selection |= {"select": select or (), "with_": with_ or ()}
     with _show_progress() as progress:
         if dry_run:
@@ -106,7 +102,6 @@ def study_run(
 def study_status(
     study: str = STUDY_ARGUMENT,
     folder: Path | None = OUT_OPTION,
-    mirror: str | None = MIRROR_OPTION,
     scale: str | None = SCALE_OPTION,
     precision: str | None = PRECISION_OPTION,
     select: list[str] | None = ONLY_OPTION,
@@ -115,7 +110,7 @@ def study_status(
     """List the runs of a study: finished, started, failed or missing, and the time they take."""
     from calibrant.lab.study import status
 
-    selection: dict[str, Any] = {"out": folder, "mirror": mirror, "scale": scale, "precision": precision}
+    selection: dict[str, Any] = {"out": folder, "scale": scale, "precision": precision}
     _print_result(status(study, **selection, select=select or (), with_=with_ or ()))
 
 
@@ -142,7 +137,6 @@ def study_measure(
     root: Path | None = Option(
         None, "--data", metavar="FOLDER", help="Measure on the data sets in this folder only. Default: all."
     ),
-    mirror: str | None = MIRROR_OPTION,
     scale: str | None = SCALE_OPTION,
     precision: str | None = PRECISION_OPTION,
     calibrator: list[str] | None = Option(
@@ -157,7 +151,7 @@ def study_measure(
     """Calibrate and measure the finished runs again, without training."""
     from calibrant.lab.study import measure
 
-    selection: dict[str, Any] = {"out": folder, "data": root, "mirror": mirror, "scale": scale, "precision": precision}
+    selection: dict[str, Any] = {"out": folder, "data": root, "scale": scale, "precision": precision}
     with _show_progress() as progress:
         result = measure(
             study,

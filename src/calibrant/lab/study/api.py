@@ -57,7 +57,6 @@ def run(
     *,
     out: str | Path | None = None,
     data: str | Path | None = None,
-    mirror: str | None = None,
     scale: str | None = None,
     precision: str | None = None,
     select: str | Sequence[str] | None = None,
@@ -80,7 +79,6 @@ def run(
         out: Folder of the runs and the report, by default runs/NAME. With the default, finished runs of other studies
             in runs/ are reused.
         data: Folder of local data sets, by default the environment variable CALIBRANT_DATA.
-        mirror: URL through which finished runs are shared.
         scale: Name of a scale of the study file.
         precision: Precision of the training in place of the study's, such as "bf16-mixed". Runs of another precision
             are other runs.
@@ -100,9 +98,7 @@ def run(
     """
     # Long because it lists the steps of a study in their order, and 15 options.
     selected_engine = _select_engine(engine, address, gpus)
-    loaded_study, store, inputs = _open_study(
-        study, out=out, mirror=mirror, scale=scale, precision=precision, with_=with_
-    )
+    loaded_study, store, inputs = _open_study(study, out=out, scale=scale, precision=precision, with_=with_)
     check_outputs([store.root / name for name in RESULT_FILES], inputs)  # no result may replace an input
     paper = load_paper(loaded_study)
     runs, dataset_cache = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
@@ -145,7 +141,6 @@ def measure(
     *,
     out: str | Path | None = None,
     data: str | Path | None = None,
-    mirror: str | None = None,
     scale: str | None = None,
     precision: str | None = None,
     calibrators: Sequence[str | Method] = (),
@@ -164,7 +159,6 @@ def measure(
         study: A TOML file, the name of a bundled study, or a `Study`.
         out: Folder of the runs and the report.
         data: Folder of local data sets; only runs on these data are measured.
-        mirror: URL through which finished runs are shared.
         scale: Name of a scale of the study file.
         precision: Precision of the training in place of the study's, such as "bf16-mixed". Runs of another precision
             are other runs.
@@ -178,9 +172,7 @@ def measure(
     Raises:
         InputError: If no run is finished.
     """
-    loaded_study, store, inputs = _open_study(
-        study, out=out, mirror=mirror, scale=scale, precision=precision, with_=with_
-    )
+    loaded_study, store, inputs = _open_study(study, out=out, scale=scale, precision=precision, with_=with_)
     check_outputs([store.root / name for name in RESULT_FILES], inputs)  # no result may replace an input
     methods = {"calibrators": tuple(calibrators), "metrics": tuple(metrics)}
     # without calibrators or metrics, the study's own count
@@ -230,7 +222,7 @@ def table(
     Raises:
         InputError: If the study names no paper, or the paper has no such table.
     """
-    loaded_study, store, _ = _open_study(study, out=out, mirror=None, scale=scale, precision=precision, with_=with_)
+    loaded_study, store, _ = _open_study(study, out=out, scale=scale, precision=precision, with_=with_)
     paper = load_paper(loaded_study)
     paper_table(paper, source, ())  # refuses an unknown table before anything is measured
     store.sync_runs(loaded_study.runs())
@@ -243,7 +235,6 @@ def status(
     *,
     out: str | Path | None = None,
     data: str | Path | None = None,
-    mirror: str | None = None,
     scale: str | None = None,
     precision: str | None = None,
     select: str | Sequence[str] | None = None,
@@ -256,7 +247,7 @@ def status(
     With `estimate`, data sets are loaded and single batches timed, to tell which runs can be trained and how long they
     take; after `MAX_DRY_RUN_SECONDS` no further network is timed. `run` explains the other arguments.
     """
-    loaded_study, store, _ = _open_study(study, out=out, mirror=mirror, scale=scale, precision=precision, with_=with_)
+    loaded_study, store, _ = _open_study(study, out=out, scale=scale, precision=precision, with_=with_)
     runs, dataset_cache = select_runs(loaded_study, select), DatasetCache(None if data is None else Path(data))
     store.sync_runs(runs)
     runs_without_data: dict[Run, str] = {}
@@ -294,9 +285,7 @@ def draw(
     """
     from calibrant.lab.study import figures
 
-    loaded_study, store, input_files = _open_study(
-        study, out=out, mirror=None, scale=scale, precision=precision, with_=with_
-    )
+    loaded_study, store, input_files = _open_study(study, out=out, scale=scale, precision=precision, with_=with_)
     store.sync_runs(loaded_study.runs())  # also fetches runs from the stores of other studies
     ensure_writable(Path(folder) / "figure.svg")
     return figures.draw(loaded_study, store, Path(folder), input_files)
@@ -306,7 +295,6 @@ def _open_study(
     study: StudyLike,
     *,
     out: str | Path | None,
-    mirror: str | None,
     scale: str | None,
     precision: str | None,
     with_: Sequence[str],
@@ -335,11 +323,11 @@ def _open_study(
         loaded_study = loaded_study.with_precision(precision)
     inputs += [*loaded_study.with_, *(path for model in loaded_study.models for path in (model.val, model.test))]
     if out is not None:
-        return loaded_study, Store(Path(out), mirror), inputs
+        return loaded_study, Store(Path(out)), inputs
     root = (Path("runs") / loaded_study.name).absolute()
     # finished runs of other studies are reused if they train the same networks
     roots = sorted(runs_folder.parent for runs_folder in root.parent.glob("*/runs") if runs_folder.is_dir())
-    return loaded_study, Store(root, mirror, tuple(other_root for other_root in roots if other_root != root)), inputs
+    return loaded_study, Store(root, tuple(other_root for other_root in roots if other_root != root)), inputs
 
 
 class _NoteLog:
@@ -398,7 +386,7 @@ def _build_result(
 
     folder = folder or store.root
     ensure_writable(folder / "report.html")
-    notes.add(*store.sync_runs(study.runs()))  # other machines may have finished runs meanwhile
+    notes.add(*store.sync_runs(study.runs()))  # other studies may have finished runs meanwhile
     notes.report(Progress("calibrating and measuring"))
     measurements = list(measure_runs(study, store, jobs or torch.get_num_threads()))
     facts_by_run = {m.run: store.record(m.run)["facts"] for m in measurements if isinstance(m.run, Run)}

@@ -5,12 +5,14 @@ import os
 import pickle
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,10 +36,10 @@ from calibrant.lab.study.stored_files import (
     NETWORK_FILE,
     Checkpoint,
     DamagedError,
-    MirrorError,
     move_to_damaged,
     name_in_errors,
     read_run_file,
+    read_run_files,
 )
 from calibrant.lab.study.traces import EpochContext
 from calibrant.lab.study.train import Epoch, move_to_device, predict, train
@@ -58,9 +60,10 @@ class RunEvent:
     - "found": the store has the run already; empty.
     - "failed": the "error", with the reason in its first line.
     - "note": the "text".
+    - "files": the "name" and "files" of a finished run, from a worker that does not share the store's folder.
     """
 
-    kind: Literal["epoch", "done", "found", "failed", "note"]
+    kind: Literal["epoch", "done", "found", "failed", "note", "files"]
     run: Run
     content: dict[str, Any]
 
@@ -72,7 +75,7 @@ Engine = Callable[[Work, Iterable[Run], Store], Iterator[RunEvent]]
 def run_locally(work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEvent]:
     """Train runs one after another, and wait at the end for runs that other processes work on.
 
-    Failed runs are reported. A full disk or an unreachable mirror aborts.
+    Failed runs are reported. A full disk aborts.
     """
     pending = list(runs)
     announced_holders: dict[Run, str] = {}
@@ -96,13 +99,13 @@ def run_locally(work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEv
 
 
 def _report_failure(work: Work, run: Run) -> Iterator[RunEvent]:
-    """Work on a run and yield its events. An error becomes an event, except errors of the disk or the mirror.
+    """Work on a run and yield its events. An error becomes an event.
 
-    These would also stop the other runs, so they are raised.
+    Errors of the disk would also stop the other runs, so they are raised.
     """
     try:
         yield from work(run)
-    except (MirrorError, OSError):
+    except OSError:
         raise
     except Exception as error:
         yield RunEvent("failed", run, {"error": f"{error_text(error)}\n\n{traceback.format_exc()}"})
@@ -110,10 +113,11 @@ def _report_failure(work: Work, run: Run) -> Iterator[RunEvent]:
 
 @dataclass(frozen=True)
 class Ray:
-    """Train on the GPUs and machines of a Ray cluster that share the store's folder.
+    """Train on the GPUs and machines of a Ray cluster.
 
     Every run takes one core and `gpus` of a GPU; with 0.25, four networks share one. Without an address, a cluster is
-    started on this machine. A run whose process or machine dies continues elsewhere from its checkpoint.
+    started on this machine. A run whose process or machine dies continues elsewhere from its checkpoint, if the
+    machines share the store's folder. Otherwise it starts again, and workers send the files of finished runs.
     """
 
     address: str | None = None
@@ -125,11 +129,19 @@ class Ray:
         _check_reachable(self.address)
         try:
             _start_ray(ray, self.address)
-            yield from self._follow_tasks(ray, work, runs, store)
+            with _marker(store.root) as marker:
+                start = partial(_pickle_work, work, store=store, marker=marker)
+                for event in self._follow_tasks(ray, start, runs, store):
+                    if event.kind == "files":
+                        store.add(**event.content)
+                    else:
+                        yield event
         finally:
             ray.shutdown()  # also stops a cluster that was started here
 
-    def _follow_tasks(self, ray: Any, work: Work, runs: Iterable[Run], store: Store) -> Iterator[RunEvent]:
+    def _follow_tasks(
+        self, ray: Any, task_arguments: Callable[[Run], tuple[Any, ...]], runs: Iterable[Run], store: Store
+    ) -> Iterator[RunEvent]:
         """Start a task per run on the cluster, and yield their events as they arrive.
 
         A run whose process dies is started again, and fails when that has happened `MAX_PROCESS_DEATHS` times.
@@ -148,7 +160,7 @@ class Ray:
             if run in store:  # saves a process, which every task with a GPU needs
                 yield RunEvent("found", run, {})
             else:
-                streams[start_task(*_pickle_work(work, run, store))] = run
+                streams[start_task(*task_arguments(run))] = run
         while streams:
             (stream,), _ = ray.wait(list(streams), num_returns=1)  # the first that has an event or has ended
             try:
@@ -161,7 +173,7 @@ class Ray:
                 run = streams.pop(stream)
                 deaths[run] += 1
                 if deaths[run] < MAX_PROCESS_DEATHS:
-                    streams[start_task(*_pickle_work(work, run, store))] = run
+                    streams[start_task(*task_arguments(run))] = run
                 else:
                     yield RunEvent("failed", run, {"error": f"its process died {MAX_PROCESS_DEATHS} times: {error}"})
 
@@ -194,24 +206,41 @@ def _check_reachable(address: str | None) -> None:
         ) from None
 
 
-def _pickle_work(work: Work, run: Run, store: Store) -> tuple[list[str], list[str], bytes]:
-    """Return the arguments of `_run_in_worker`: sources of methods, folders of modules, and the pickled work.
+@contextmanager
+def _marker(root: Path) -> Generator[str]:
+    """Yield a file that exists during the block, by which workers see whether they share the folder of a store."""
+    with tempfile.NamedTemporaryFile(dir=root / "claims", prefix="driver-") as file:
+        yield file.name
+
+
+def _pickle_work(work: Work, run: Run, store: Store, marker: str) -> tuple[list[str], list[str], bytes, str]:
+    """Return the arguments of `_run_in_worker`: sources of methods, folders of modules, the pickled work, the marker.
 
     The work is pickled here, as its methods must be imported in the worker before it is read.
     """
-    return list(registry.INCLUDED_SOURCES), list(filter(None, sys.path)), pickle.dumps((work, run, store))
+    return list(registry.INCLUDED_SOURCES), list(filter(None, sys.path)), pickle.dumps((work, run, store)), marker
 
 
-def _run_in_worker(sources: list[str], path: list[str], pickled: bytes) -> Iterator[RunEvent]:
+def _run_in_worker(sources: list[str], path: list[str], pickled: bytes, marker: str) -> Iterator[RunEvent]:
     """Yield the events of pickled work in a process of the cluster.
 
     It imports the files and packages in `sources` (given by --with), and searches modules in the folders of `path`, as
-    the process does that started it. Both must happen before unpickling, which needs their methods.
+    the process does that started it. Both must happen before unpickling, which needs their methods. On a machine
+    without the `marker`, the run is stored in a temporary folder, and its files are sent before the last event.
     """
     sys.path += [folder for folder in path if folder not in sys.path]
     registry.include(sources)
     work, run, store = pickle.loads(pickled)
-    yield from run_locally(work, [run], store)
+    if Path(marker).is_file():
+        yield from run_locally(work, [run], store)
+        return
+    with tempfile.TemporaryDirectory(prefix="calibrant-") as folder:
+        store.move_to(Path(folder))  # also that of `work`, which is the same object
+        for event in run_locally(work, [run], store):
+            if event.kind in ("done", "failed") and run in store:  # a diverged run has failed, and is stored
+                finished = store.folder(run)
+                yield RunEvent("files", run, {"name": finished.name, "files": read_run_files(finished)})
+            yield event
 
 
 # Training one run

@@ -41,7 +41,6 @@ from calibrant.lab.study.stored_files import (
     NETWORK_FILE,
     RECORD_FILE,
     DamagedError,
-    Mirror,
     delete_stale_drafts,
     find_damage,
     minor_version,
@@ -49,6 +48,7 @@ from calibrant.lab.study.stored_files import (
     open_draft,
     read_record,
     read_run_file,
+    read_run_files,
     serialize_record,
     sha256_hex,
     try_lock,
@@ -72,19 +72,21 @@ class Store:
 
     Attributes:
         root: The folder.
-        mirror: An fsspec URL to which finished runs are copied, and from which `sync_runs` fetches others.
         neighbors: Folders of other stores, from which `sync_runs` fetches finished runs.
         data: Digests of the data sets at hand. Runs with any data serve a data set without a digest.
     """
 
     root: Path
-    mirror: str | None = None
     neighbors: tuple[Path, ...] = ()
     data: Mapping[Method, str] = field(default_factory=dict[Method, str])
 
     def __post_init__(self) -> None:
-        """Make the folders of the store, check that they can be written to, and delete stale drafts."""
-        object.__setattr__(self, "root", Path(self.root).absolute())  # processes may have other working folders
+        """Open the folder."""
+        self.move_to(self.root)
+
+    def move_to(self, root: Path) -> None:
+        """Use another folder: make its folders, check that they can be written to, and delete stale drafts."""
+        object.__setattr__(self, "root", Path(root).absolute())  # processes may have other working folders
         try:
             for name in "runs", "drafts", "claims", "partial":
                 (self.root / name).mkdir(parents=True, exist_ok=True)
@@ -368,8 +370,6 @@ class Store:
                 (draft / file).write_bytes(content)  # raises OSError if the disk is full
             (draft / RECORD_FILE).write_text(serialize_record(record))
         shutil.rmtree(self.root / "partial" / name, ignore_errors=True)
-        if self.mirror:
-            Mirror(self.mirror).send(self.root / "runs" / name)
 
     # Damage
 
@@ -403,48 +403,45 @@ class Store:
 
     # Other stores
 
+    def add(self, name: str, files: Mapping[str, bytes]) -> None:
+        """Store the files of a finished run from another folder or machine. Raises `DamagedError` if they differ."""
+        with open_draft(self.root, name) as draft:
+            for file, content in files.items():
+                (draft / file).write_bytes(content)
+            if damage := find_damage(draft, name):
+                raise DamagedError(damage)  # inside the block, so that the draft is deleted
+
     def sync_runs(self, runs: Iterable[Run]) -> list[str]:
-        """Fetch missing runs from the mirror and the neighbors, and send the mirror those that it lacks.
+        """Fetch missing runs from the neighbors.
 
         Returns:
-            Notes on runs that were fetched from neighbors, or rejected because they are damaged.
+            Notes on runs that were fetched, or rejected because they are damaged.
         """
         runs, messages = list(runs), list[str]()
-        if self.mirror:
-            mirror = Mirror(self.mirror)
-            remote_names = mirror.run_names()
-            messages += self._fetch_runs(mirror, remote_names, runs)
-            for run in runs:
-                for folder, _ in self._matching_runs(run).values():
-                    if folder.name not in remote_names:
-                        mirror.send(folder)
         for neighbor in self.neighbors:
             num_before = sum(run in self for run in runs)
-            mirror = Mirror(str(neighbor))  # a path is a URL of a local file system
-            messages += self._fetch_runs(mirror, mirror.run_names(), runs)
+            messages += self._fetch_runs(neighbor, runs)
             if num_fetched := sum(run in self for run in runs) - num_before:
                 messages.append(f"{num_fetched} finished {'runs' if num_fetched > 1 else 'run'} taken from {neighbor}")
         return messages
 
-    def _fetch_runs(self, mirror: Mirror, remote_names: set[str], runs: Iterable[Run]) -> Iterator[str]:
-        """Fetch missing runs from a mirror, and yield a line for each remote run that is rejected as damaged.
+    def _fetch_runs(self, neighbor: Path, runs: Iterable[Run]) -> Iterator[str]:
+        """Fetch missing runs from another store, and yield a line for each that is rejected as damaged.
 
-        Remote runs with the same training are tried in turn, as any that monitors enough serves a run.
+        Its runs with the same training are tried in turn, as any that monitors enough serves a run.
         """
-        ordered_names = sorted(remote_names, key=lambda name: (len(name), name))  # runs without monitoring come first
+        folders = [folder for folder in (neighbor / "runs").iterdir() if (folder / RECORD_FILE).is_file()]
+        folders.sort(key=lambda folder: (len(folder.name), folder.name))  # runs without monitoring come first
         # a name begins with the id of the training
-        names_by_training = group_pairs((name[:TRAINING_ID_DIGITS], name) for name in ordered_names)
+        folders_by_training = group_pairs((folder.name[:TRAINING_ID_DIGITS], folder) for folder in folders)
         for run in runs:
-            for name in names_by_training.get(run.training_id, ()):
-                if run in self or (self.root / "runs" / name).exists():
+            for folder in folders_by_training.get(run.training_id, ()):
+                if run in self or (self.root / "runs" / folder.name).exists():
                     continue
                 try:
-                    with open_draft(self.root, name) as draft:
-                        mirror.fetch(name, draft)
-                        if damage := find_damage(draft, name):
-                            raise DamagedError(damage)  # inside the block, so that the draft is deleted
+                    self.add(folder.name, read_run_files(folder))
                 except DamagedError as error:
-                    yield f"run {name} of {mirror.url} is rejected: {error}"
+                    yield f"run {folder.name} of {neighbor} is rejected: {error}"
 
 
 def _intact_runs(folders: Iterable[Path]) -> Iterator[StoredRun]:

@@ -1,4 +1,4 @@
-"""Stored files and folders: digests that detect damage, checkpoints, locks, safe moves, and copies at a URL."""
+"""Stored files and folders: digests that detect damage, checkpoints, locks, and safe moves."""
 
 import errno
 import hashlib
@@ -10,9 +10,8 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import count
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -109,6 +108,11 @@ def find_damage(folder: Path, name: str = "", *, record_only: bool = False) -> s
     except DamagedError as error:
         return str(error)
     return ""
+
+
+def read_run_files(folder: Path) -> dict[str, bytes]:
+    """Return the content of every file in a run's folder. Raises `DamagedError` if one cannot be read."""
+    return {path.name: _read_bytes(path) for path in folder.iterdir() if path.is_file()}  # a run has no folders
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -279,69 +283,3 @@ def _fsync(path: Path) -> None:
     """Wait until the disk holds a file."""
     with path.open("r+b") as file:  # some systems only sync files that are open for writing
         os.fsync(file.fileno())
-
-
-# Mirrors
-
-
-class MirrorError(InputError):
-    """The mirror cannot be reached."""
-
-    def __init__(self, message: str = "", *, code: str = "mirror_unreachable") -> None:
-        super().__init__(message, code=code)
-
-
-@dataclass(frozen=True)
-class Mirror:
-    """Runs as runs/ID/ below a URL. A run counts as present once its record is there, which is sent last."""
-
-    url: str
-
-    @cached_property
-    def _location(self) -> tuple[Any, str]:
-        """The file system of the URL, and the folder in it."""
-        from fsspec.core import url_to_fs
-
-        with self._wrap_errors():
-            return url_to_fs(self.url)
-
-    def run_names(self) -> set[str]:
-        """Return the names of the runs in the mirror."""
-        files, root = self._location
-        with self._wrap_errors():
-            paths = map(PurePosixPath, files.find(f"{root}/runs", maxdepth=2))
-            return {path.parent.name for path in paths if path.name == RECORD_FILE}
-
-    def send(self, folder: Path) -> None:
-        """Copy the folder of a finished run to the mirror."""
-        files, root = self._location
-        with self._wrap_errors():
-            files.makedirs(f"{root}/runs/{folder.name}", exist_ok=True)
-            folder_files = [path for path in folder.iterdir() if path.is_file()]
-            for path in sorted(folder_files, key=lambda path: path.name == RECORD_FILE):  # the record comes last
-                files.put_file(str(path), f"{root}/runs/{folder.name}/{path.name}")
-
-    def fetch(self, name: str, folder: Path) -> None:
-        """Copy the files of a run into an empty folder. Raises `DamagedError` if a file cannot be read."""
-        files, root = self._location
-        with self._wrap_errors():
-            for path in files.ls(f"{root}/runs/{name}", detail=False):
-                file_name = PurePosixPath(path).name
-                try:
-                    if files.isfile(path):  # a run has no folders
-                        files.get_file(path, str(folder / file_name))
-                except OSError as error:
-                    if error.errno not in DAMAGE_ERRNOS:
-                        raise
-                    raise DamagedError(f"{file_name} cannot be read ({error.strerror})") from None
-
-    @contextmanager
-    def _wrap_errors(self) -> Generator[None]:
-        """Turn errors of the mirror's file system into `MirrorError`. A `DamagedError` passes."""
-        try:
-            yield
-        except DamagedError:
-            raise
-        except (OSError, ValueError, ImportError) as error:  # fsspec may not know the protocol, or lack its client
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise MirrorError(f"Cannot reach the mirror {self.url}: {reason}. Finished runs are kept here.") from None

@@ -69,7 +69,7 @@ html_theme_options: dict[str, Any] = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "auto_gallery/index": []}
+html_sidebars = {"index": [], "glossary": [], "auto_gallery/index": []}
 
 
 def _reset_figures(gallery_conf: dict[str, Any], fname: Any) -> None:

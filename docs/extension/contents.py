@@ -114,7 +114,7 @@ PAGES = {
 }
 
 HEADINGS = {  # headings of the names that a file defines, in reading order
-    "predictions._predictions": "Predictions",
+    "predictions._predictions": "The object",
     "predictions.events": "Events",
     "predictions._apply": "Calibrators applied to logits",
     "predictions._columns": "Columns",

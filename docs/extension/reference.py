@@ -20,6 +20,7 @@ import calibrant
 from calibrant import metrics
 from extension.contents import HEADINGS, PAGES, Page
 
+Entry = tuple[str, str, ast.stmt | None]  # a name, the file that defines it, and its definition
 GALLERY = Path(__file__).parents[1] / "gallery"
 MODULES = sorted((f"calibrant.{module}." for page in PAGES.values() for module in page.modules), key=len, reverse=True)
 UNDOCUMENTED = {"cli", "studies"}  # the command line has its own page, and studies are files
@@ -58,13 +59,18 @@ def _page(page: Page) -> Iterator[str]:
         if len(page.modules) > 1:
             yield f"## {full}\n"
         yield _markdown(ast.get_docstring(_tree(module)) or "") + "\n"
-        entries = sorted(_entries(module), key=lambda entry: _order(*entry[1:], module))
-        groups = [(title, list(group)) for title, group in groupby(entries, lambda entry: _heading(entry[1], module))]
+        groups = _groups(module)
         yield _overview(full, [(title, [name for name, _, _ in group]) for title, group in groups])
         for title, group in groups:
             yield f"{'###' if len(page.modules) > 1 else '##'} {title}\n" if title else ""
             for name, home, node in group:
                 yield from _entry(full, name, home, node)
+
+
+def _groups(module: str) -> list[tuple[str, list[Entry]]]:
+    """Return the headings of a page in reading order, each with its entries."""
+    entries = sorted(_entries(module), key=lambda entry: _order(*entry[1:], module))
+    return [(title, list(group)) for title, group in groupby(entries, lambda entry: _heading(entry[1], module))]
 
 
 def _overview(full: str, groups: list[tuple[str, list[str]]]) -> str:
@@ -116,7 +122,7 @@ def _defined(node: ast.stmt) -> list[str]:
             return []
 
 
-def _entries(module: str) -> list[tuple[str, str, ast.stmt | None]]:
+def _entries(module: str) -> list[Entry]:
     """Return each public name with the module that defines it and its definition."""
     return [(name, *_definition(module, name)) for name in dict.fromkeys(public_names(module))]
 
@@ -143,7 +149,7 @@ def _definition(module: str, name: str) -> tuple[str, ast.stmt | None]:
 
 
 def _order(home: str, node: ast.stmt | None, module: str) -> tuple[int, bool]:
-    """Return the sort key of a name: those of the module itself, then by file in the order of `HEADINGS`, values last."""
+    """Return the sort key of a name: the module itself first, then files in the order of `HEADINGS`, values last."""
     is_value = not isinstance(node, ast.ClassDef | ast.FunctionDef)
     return (-1 if home in (module, _place(module)) else list(HEADINGS).index(home)), is_value
 

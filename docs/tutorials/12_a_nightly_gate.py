@@ -9,7 +9,6 @@ integration: ``calibrant check``, ``calibrant compare`` and ``calibrant drift``.
 
 import numpy as np
 import torch
-
 from matplotlib import pyplot
 
 from calibrant import Predictions, check, compare, drift

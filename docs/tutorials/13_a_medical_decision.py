@@ -21,7 +21,7 @@ x, benign = load_breast_cancer(return_X_y=True)
 malignant = 1 - benign
 probs = cross_val_predict(GaussianNB(), x, malignant, cv=10, method="predict_proba")
 raw = Predictions.from_probs(probs, malignant, class_names=("benign", "malignant"))
-p = calibrators.cross_fit("CALIBRATOR", raw.with_event(1))  # by fits to the other cases
+p = calibrators.cross_fit("Beta", raw)  # each case by a fit to the others
 
 # %%
 # What is a biopsy worth?
@@ -53,6 +53,7 @@ print(
     f"missed tumors: {missed} of {int(p.labels.sum())}"
 )
 assert table.saving.low > 0
+assert table.model.low < table.stated < table.model.high  # the promise is kept
 
 # %%
 # Before calibration the same rule costs more, because the stated probabilities are too extreme:

@@ -7,13 +7,19 @@ import shutil
 import tomllib
 
 import pytest
+import typer
 from doc_pages import ROOT
+
+from calibrant.cli import app
 
 statements = importlib.import_module("benchmarks.statements")
 
 SLOW = {"wang_runs", "first_output"}  # read every study of a paper, and fit calibrators
+UNNAMED = {"figures"}  # commands that the README leaves to the page of studies
 NUMBERS = {  # numbers of the README that state no result
     "90": "the question of the first line",
+    "10": "a risk, as an example",
+    "0": "ECE of a calibrated model",
     "3.11": "requires-python",
     "1": "a class",
     "1.7": "GB of what `make demo` installs",
@@ -49,11 +55,18 @@ def test_texts_that_need_fits_or_studies_follow_from_them(page):
     assert list(statements.stale_texts((ROOT / page).read_text(), set(statements.STATEMENTS) - SLOW)) == []
 
 
-def test_the_readme_states_no_other_number_and_no_other_superlative():
-    text = prose((ROOT / "README.md").read_text())
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_front_pages_state_no_other_number_and_no_other_superlative(page):
+    text = prose((ROOT / page).read_text())
     assert set(re.findall(r"\d+(?:[.,]\d+)*", text)) <= set(NUMBERS)
     words = re.findall(r"[a-z]+", text.lower())
     assert {word for word in words if word in ("most", "least", "worst") or word.endswith("est")} <= {"test"}
+
+
+def test_the_readme_names_every_command_and_its_version_of_python():
+    text = (ROOT / "README.md").read_text()
+    commands = typer.main.get_command(app).commands
+    assert {name for name in commands if not re.search(rf"calibrant {name}\b|`{name}`|make {name}", text)} == UNNAMED
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"] == ">=3.11"
 
 

@@ -114,21 +114,28 @@ def ranking(group: str) -> tuple[int, str, float, float]:
 @statement
 def auto_ranks() -> str:
     """Say on which groups of problems Auto has the lowest mean log-loss, and by what it is beaten on the others."""
-    sizes = {group: losses_by_calibrator(group) for group in GROUPS}
-    first, sentences = list[str](), list[str]()
-    for group, (_, _, title) in GROUPS.items():
-        rank, rival, excess, half = ranking(group)
-        count = len(next(iter(sizes[group].values())))
-        if rank == 1:
-            first.append(f"{title} ({count} problems)")
-        else:
-            place = f"On {title} ({count} problems), it is number {rank} of {len(sizes[group])}"
-            sentences.append(f"{place}: {contender_text(rival)} is lower by {-excess:.4f} ± {half:.4f} nats.")
-    if first:
+    sentences = list[str]()
+    if listed := first_places():
         opening = f"Of all calibrators that fitted every problem, {peers()}, `Auto` has the lowest mean log-loss on "
-        listed = first[0] if len(first) == 1 else f"{', '.join(first[:-1])} and {first[-1]}"
-        sentences.insert(0, f"{opening}{listed}.")
+        sentences.append(f"{opening}{listed}.")
+    for group in GROUPS:
+        rank, rival, excess, half = ranking(group)
+        if rank > 1:
+            place = f"On {group_title(group)}, it is number {rank} of {len(losses_by_calibrator(group))}"
+            sentences.append(f"{place}: {contender_text(rival)} is lower by {-excess:.4f} ± {half:.4f} nats.")
     return " ".join(sentences)
+
+
+@statement
+def first_places() -> str:
+    """List the groups of problems on which Auto has the lowest mean log-loss."""
+    titles = [group_title(group) for group in GROUPS if ranking(group)[0] == 1]
+    return titles[0] if len(titles) == 1 else f"{', '.join(titles[:-1])} and {titles[-1]}" if titles else ""
+
+
+def group_title(group: str) -> str:
+    """Return the name of a group of problems with their number."""
+    return f"{GROUPS[group][2]} ({len(next(iter(losses_by_calibrator(group).values())))} problems)"
 
 
 @statement
@@ -228,7 +235,8 @@ def run_example() -> "tuple[Assessment, Predictions]":
 @statement
 def first_output() -> str:
     """Return what the example of the README prints before its tables."""
-    return f"\n\n```text\n{str(run_example()[0]).partition(chr(10) * 2)[0]}\n```\n\n"
+    text = str(run_example()[0]).partition("\n\n")[0]
+    return f"\n\n```text\n{text}\n```\n\n"
 
 
 # Studies
@@ -254,7 +262,8 @@ def scale_verdicts(text: str, claim: int) -> str:
     """Return the verdicts on a numbered claim by scale, from the table of a section of the page of results."""
     cells = next(line for line in text.splitlines() if line.startswith(f"| {claim}. ")).split("|")[2:-1]
     words = [" and ".join(dict.fromkeys(re.findall(r"\*\*(\w[^*]*)\*\*", cell))) for cell in cells]
-    return f"{words[0]} at all scales" if len(set(words)) == 1 else ", ".join(words)
+    by_scale = [f"{word} at {scale} scale" for word, scale in zip(words, ("small", "medium", "long"), strict=True)]
+    return f"{words[0]} at all scales" if len(set(words)) == 1 else ", ".join(by_scale)
 
 
 @statement
@@ -266,7 +275,7 @@ def verdicts() -> str:
     for study, (key, claim) in CLAIMS.items():
         heading, text = next((head, text) for head, text in sections.items() if key in head)
         before, after = (scale_verdicts(text, i) for i in (1, 2)) if study == "mukhoti_2020" else ("", "")
-        verdict = f"before: {before} (small, medium, long); after: {after}" if before else first_bold(text)
+        verdict = f"before: {before}; after: {after}" if before else first_bold(text)
         name = heading[heading.index("(") + 1 : -1]
         lines.append(f"| {name[:1].upper() + name[1:]}, `{study}` | {claim} | {verdict[:1].lower() + verdict[1:]} |")
     return "\n\n" + "\n".join(lines) + "\n\n"

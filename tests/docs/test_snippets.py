@@ -114,8 +114,11 @@ def test_first_study_of_the_page_on_studies_is_valid(tmp_path):
 
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 importlib.import_module("calibrant.nn.selection")  # registers its metrics
-LAB = ("networks", "data", "study", "figures")  # pages import these modules from calibrant.lab
-MODULES = f"metrics|losses|calibrators|{'|'.join(LAB)}|lab|theory|plots|nn|selection|types|registry|integrations"
+HOMES = {  # of modules that pages import from other packages than calibrant
+    **dict.fromkeys(("networks", "data", "study", "figures"), "lab."),
+    **{"plots": "reports.", "selection": "nn."},
+}
+MODULES = f"metrics|losses|calibrators|{'|'.join(HOMES)}|lab|theory|nn|types|registry|integrations"
 NAME = re.compile(rf"(?<![\w.\"'/:])(?:calibrant\.)?((?:{MODULES})(?:\.[A-Za-z_]\w*)+|(?<=calibrant\.)[A-Za-z_]\w*)")
 OTHER_PACKAGES = re.compile(r"(?<![\w.])((?:netcal|torchmetrics|sklearn)(?:\.[A-Za-z_]\w*)+)")
 FILES = re.compile(r"\.(?:md|py|toml|csv|html|json|tex|parquet|npz|safetensors)$|^calibrant\.(?:cdx|calibrator)")
@@ -146,10 +149,7 @@ def exists(name: str) -> bool:
 
 def missing_names(text: str) -> list[str]:
     """Return the names of Calibrant in a text that do not exist."""
-    full = {
-        name: f"calibrant.lab.{name}" if name.split(".")[0] in LAB else f"calibrant.{name}"
-        for name in names_in(text, NAME)
-    }
+    full = {name: f"calibrant.{HOMES.get(name.split('.')[0], '')}{name}" for name in names_in(text, NAME)}
     return sorted(name for name in full if not exists(full[name]))
 
 

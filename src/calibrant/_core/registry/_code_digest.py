@@ -27,7 +27,7 @@ def code_digest(method: Any) -> str:
         contents = (
             list(_notebook_texts(definition)) if path is None else [p.read_bytes() for p in _imported_files(path)]
         )
-    except (OSError, SyntaxError, TypeError, ValueError):
+    except (KeyError, OSError, SyntaxError, TypeError, ValueError):  # KeyError: code of no module, as `exec` runs it
         contents = list(_bytecode_texts(definition))
     digests = sorted(hashlib.sha256(content).hexdigest() for content in contents)
     return f"file:{hashlib.sha256(''.join(digests).encode()).hexdigest()[:16]}"

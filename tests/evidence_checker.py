@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from calibrant import Predictions
+from calibrant._core.numbers import format_percent
 
 STATUS_PHRASES = {
     "miscalibrated": "The omnibus test rejects calibration",
@@ -111,7 +112,7 @@ def _page_lines(verdicts: list[Mapping[str, Any]], page: str, answers: Answers) 
         claims = [status for status, phrase in STATUS_PHRASES.items() if phrase in text]
         if claims != [verdict["status"]]:
             yield f"the answer states {claims}, the verdict is {verdict['status']}"
-        if f"up to {100 * verdict['bound']:.1f} % cannot be ruled out" not in text:
+        if f"up to {format_percent(verdict['bound'], 1)} cannot be ruled out" not in text:
             yield f"the answer does not name the bound {verdict['bound']}: {text}"
         p = "p < 0.0001" if verdict["p_value"] < 1e-4 else f"p = {verdict['p_value']:.2g}"
         if re.findall(r"p [=<] [\de.-]*\d", text) != [p]:

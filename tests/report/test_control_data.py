@@ -11,6 +11,7 @@ from calibrant.registry import CALIBRATORS, LOSSES, METRICS
 from rendered import assert_rendered
 
 from calibrant import Predictions, assess, calibrators, measure, metrics
+from calibrant._core.numbers import format_percent
 from calibrant.assessment import _controls
 from calibrant.assessment import _sentences as sentences
 from calibrant.assessment._assess import ACCURACY_PRESERVING_AUTO
@@ -18,6 +19,7 @@ from calibrant.assessment._controls import slider_temperatures
 from calibrant.assessment._mistakes import mistakes_by_class
 from calibrant.metrics import Metric, Summary
 from calibrant.reports.diagrams import INFINITE_MEAN_EXPLANATION
+from calibrant.reports.document import Control
 from calibrant.reports.page import explain_terms
 
 
@@ -29,10 +31,10 @@ def draw(n: int, seed: int, k: int = 3, by: float = 2.0, shift: float = 0.0, **o
     return Predictions(by * z, torch.multinomial(true.softmax(-1), 1, generator=g).squeeze(1), **options)
 
 
-def control_content(html: str) -> Any:
-    """Return the data of the only control in HTML."""
-    (text,) = re.findall(r'<script type="application/json">(.*?)</script>', html)
-    return json.loads(text)
+def control_content(controls: Control | list[Control]) -> Any:
+    """Return the data of the only control, as a page holds them."""
+    (control,) = controls if isinstance(controls, list) else [controls]
+    return json.loads(json.dumps(control.content))
 
 
 @pytest.mark.parametrize(("of", "weighted"), [("top", False), (1, True)])
@@ -50,8 +52,8 @@ def test_temperature_steps_equal_the_metrics(of, weighted):
         )
         (ece, chance), (nll, _), (confidence, _), (frequency, _) = step["tiles"]
         floor, bins = metrics.noise_floor.interval(calibrated), metrics.tables.bins(calibrated)
-        assert ece == f"{100 * float(metrics.ece(calibrated)):.2f} %"
-        assert chance == f"noise floor {100 * floor.value:.2f} %, up to {100 * floor.high:.2f} %"
+        assert ece == format_percent(float(metrics.ece(calibrated)))
+        assert chance == f"noise floor {format_percent(floor.value)}, up to {format_percent(floor.high)}"
         assert nll == f"{float(metrics.nll(calibrated)):.4f}"
         full = bins.count > 0
         assert [cell[0] for cell in step["cells"]] == full.nonzero().squeeze(1).tolist()
@@ -69,7 +71,7 @@ def test_number_of_temperatures_depends_on_the_logits():
 
 def test_chunks_have_a_menu_and_no_slider():
     p = draw(300, 0)
-    assert _controls.measurement_temperature_control(measure(Summary.from_predictions(p))) == ""
+    assert _controls.measurement_temperature_control(measure(Summary.from_predictions(p))) == []
     result = assess(p[:150], [p[150:200], p[200:]], ("Identity", "Temperature"))
     content = control_content(_controls.assessment_temperature_control(result))
     assert content["steps"] == []
@@ -81,8 +83,12 @@ def test_chunks_have_a_menu_and_no_slider():
 def test_control_data_does_not_grow_with_rows():
     def size(n: int) -> int:
         measured = measure(draw(n, 1))
-        parts = _controls.measurement_temperature_control(measured), _controls.threshold_control({"": measured})
-        return sum(map(len, parts)) + len(_controls.class_control({"": measured}, [measured.classes]))
+        controls = [
+            _controls.measurement_temperature_control(measured),
+            _controls.threshold_control({"": measured}),
+            _controls.class_control({"": measured}, [measured.classes]),
+        ]
+        return sum(len(json.dumps(control_content(control))) for control in controls)
 
     assert size(4_000) < 1.2 * size(1_000)
 
@@ -144,7 +150,7 @@ def test_terms_are_explained_at_their_first_mention():
     assert calibrated.count("<abbr") == 2
     assert calibrated.endswith("then ECE")
     assert "&lt;b&gt;" in calibrated
-    assert f'title="ECE: {metrics.metric_info("ece").title}' in calibrated
+    assert f'title="ECE: {metrics.metric_info("ece").meaning}' in calibrated
     content = [m for name in ("ece", "nll", "kuiper", "brier", "accuracy") if isinstance(m := METRICS[name], Metric)]
     assert all(m.about.meaning for m in content)
 

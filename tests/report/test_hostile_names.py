@@ -49,7 +49,7 @@ def tags(text: str) -> tuple[list[str], set[str]]:
 def test_captions_of_an_event_hold_its_name_as_text(kind):
     event = describe_event(1, 2, ("no", NAMES[kind]))
     for reading in diagram_explanations(event):
-        assert tags(reading) == (["p"], {"class"})
+        assert tags(note(reading)) == (["p"], {"class"})
 
 
 @cache

@@ -26,7 +26,7 @@ from calibrant.predictions.validation.arrays import to_tensor
 from calibrant.predictions.validation.names import to_unique_names
 
 SCORE_KEYS = ("logits", "probs", "confidence")
-LABEL_KEYS = ("labels", "label", "correct")
+LABEL_ARRAY_KEYS = ("labels", "label", "correct")
 ROW_KEYS = ("weights", "clusters", "groups", "examples", "ids")  # as the fields of `Contents`
 TEXT_KEYS = {  # of lists of texts: the field of `Contents`, and whether the list is a single text
     "class_names": ("class_names", False),
@@ -44,7 +44,7 @@ def find_score_and_label_keys(names: Iterable[str]) -> tuple[str, str | None]:
     """
     names = {*names}
     has_confidences_alone = "confidence" in names and not {"logits", "probs"} & names
-    if has_confidences_alone and ("correct" in names or not {*LABEL_KEYS} & names):
+    if has_confidences_alone and ("correct" in names or not {*LABEL_ARRAY_KEYS} & names):
         return "confidence", "correct" if "correct" in names else None
     score_keys = [key for key in ("logits", "probs") if key in names]
     label_keys = [key for key in ("labels", "label") if key in names]

@@ -42,6 +42,12 @@ class Contents:
         return self if self.labels is not None else replace(self, labels=np.zeros(shape[:1] + shape[2:], np.int64))
 
     @property
+    def keys(self) -> list[str]:
+        """The kind of the scores, and the columns beside them and the labels."""
+        columns = ("weights", "clusters", "groups", "examples")
+        return sorted([self.kind, *(name for name in columns if getattr(self, name) is not None)])
+
+    @property
     def has_single_logits(self) -> bool:
         """Whether there is a single logit for each label, and not one for each class, or probabilities."""
         return self.kind == "logits" and (self.is_multilabel or self._is_single)
@@ -79,7 +85,7 @@ class Contents:
     def _build(self, ignore_index: int | None, *, are_logits: bool) -> Predictions:
         """Return predictions by the constructor for this kind of scores, with its default event."""
         if self.labels is None:
-            raise missing_scores_error([self.kind])
+            raise missing_scores_error(self.keys)
         scores, labels, groups, shape = self.scores, self.labels, self.groups, np.shape(self.scores)
         if self.class_names is not None and np.asarray(labels).dtype.kind in "iu":
             labels = to_tensor(labels, "labels")  # integers in a tensor are positions, even if class names are numbers

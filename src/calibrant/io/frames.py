@@ -443,8 +443,13 @@ def apply_options(contents: Contents, options: TableOptions) -> Contents:
         values = np.asarray(contents.scores, dtype=float) / (100 if options.percent else 1)
         has_rows = contents.kind == "probs" and values.ndim == 2
         contents = replace(contents, scores=_normalize_rows(values) if options.normalize and has_rows else values)
-    is_unchanged = contents.labels is None or (options.positive is None and options.labels_from is None)
-    return contents if is_unchanged else _convert_labels(contents, options)
+    has_positive = options.positive is not None
+    has_class_labels = contents.labels is not None and contents.kind != "confidence"
+    if contents.kind == "confidence" and has_positive:
+        raise InputError("Expected a single score for positive=, got confidences.", code="positive_class")
+    if has_class_labels and (has_positive or options.labels_from is not None):
+        return _convert_labels(contents, options)
+    return contents
 
 
 def _convert_labels(contents: Contents, options: TableOptions) -> Contents:
@@ -457,9 +462,8 @@ def _convert_labels(contents: Contents, options: TableOptions) -> Contents:
     if options.labels_from is not None:
         labels = count_from(options.labels_from, values[~is_ignored], None)
     else:
-        if contents.kind == "confidence" or np.shape(contents.scores)[1:] > (1,):
-            actual = "confidences" if contents.kind == "confidence" else "a column per class"
-            raise InputError(f"Expected a single score for positive=, got {actual}.", code="positive_class")
+        if np.shape(contents.scores)[1:] > (1,):
+            raise InputError("Expected a single score for positive=, got a column per class.", code="positive_class")
         columns = Columns(kind="probs", scores=("scores",))  # as for a table with this one column of scores
         labels, names, notes = read_binary_labels(values[~is_ignored], columns, options)
         contents = replace(contents, class_names=names, notes=notes)

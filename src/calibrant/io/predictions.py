@@ -143,7 +143,7 @@ def read_chunks(
             continue
         with prefix_errors(f"{path}"):
             if contents.labels is None:
-                raise missing_scores_error([contents.kind])
+                raise missing_scores_error(contents.keys)
         if ignore_index is not None and bool((np.asarray(contents.labels) == ignore_index).all()):
             continue  # predictions without rows would be refused
         with prefix_errors(describe_chunk(path, chunk)):

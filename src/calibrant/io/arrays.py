@@ -143,7 +143,7 @@ def arrays_to_contents(arrays: Mapping[Any, Any]) -> Contents:
         InputError: If scores are missing, a tensor is not dense, or names are no list of texts.
     """
     kind, label_key = find_score_and_label_keys(map(str, arrays))
-    used_keys = [name for name in (kind, label_key, *ROW_KEYS) if name in arrays]
+    used_keys = [name for name in (kind, label_key, *ROW_KEYS) if name is not None and name in arrays]
     values: dict[Any, Any] = {}
     for name in used_keys:
         value = arrays[name]

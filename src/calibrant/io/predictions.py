@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from calibrant._core.files import atomic_write, format_suffix, is_exception
 from calibrant._core.lazy import polars
@@ -351,13 +352,14 @@ def write_file(p: Predictions, path: str | Path, *, with_labels: bool = True, id
             )
 
     default_event = 1 if p.class_names in BINARY_EVENTS else "top"  # of a file that names none
-    columns = {name: getattr(p, name) for name in ("labels", "weights", "clusters", "groups", "examples")}
-    if not with_labels:
-        columns["labels"] = None
     contents = Contents(
         "logits",
-        p.logits.cpu().contiguous(),
-        **{name: None if column is None else column.cpu().contiguous() for name, column in columns.items()},
+        _to_cpu(p.logits),
+        _to_cpu(p.labels if with_labels else None),
+        weights=_to_cpu(p.weights),
+        clusters=_to_cpu(p.clusters),
+        groups=_to_cpu(p.groups),
+        examples=_to_cpu(p.examples),
         ids=ids,
         class_names=p.class_names,
         group_names=p.group_names,
@@ -372,6 +374,11 @@ def write_file(p: Predictions, path: str | Path, *, with_labels: bool = True, id
             writer(contents, draft)
         if not is_portable:
             check(draft)
+
+
+def _to_cpu(column: Tensor | None) -> Tensor | None:
+    """Return a tensor in the memory of the processor, in order, and None unchanged."""
+    return None if column is None else column.cpu().contiguous()
 
 
 def _is_read_back_exactly(saved: Predictions, loaded: Predictions, *, with_labels: bool) -> bool:

@@ -83,12 +83,21 @@ def validate_inputs(
             raise InputError(
                 f"Expected {k} class_names, one per column of logits, got {len(names)}.", code="names_length"
             )
+        w = columns["weights"]
         if copy:  # other fields are new
             z, y = copy_if_aliased(z, logits), copy_if_aliased(y, labels)
-            columns["weights"] = copy_if_aliased(columns["weights"], weights)
-        event, notes = resolve_event(of, k, names), (*notes, *label_notes)
+            w = None if w is None else copy_if_aliased(w, weights)
         return Fields(
-            z, y, **columns, weights_are=reading, of=event, class_names=names, group_names=group_names, notes=notes
+            logits=z,
+            labels=y,
+            weights=w,
+            weights_are=reading,
+            clusters=columns["clusters"],
+            groups=columns["groups"],
+            of=resolve_event(of, k, names),
+            class_names=names,
+            group_names=group_names,
+            notes=(*notes, *label_notes),
         )
 
 

@@ -149,7 +149,7 @@ def arrays_to_contents(arrays: Mapping[Any, Any]) -> Contents:
         value = arrays[name]
         values[name] = to_tensor(value, name) if isinstance(value, Tensor) else np.asarray(value)
     if "ids" in values:
-        values["ids"] = values["ids"].tolist()  # plain values: str() of an element of a tensor is no id
+        values["ids"] = np.atleast_1d(values["ids"]).tolist()  # plain values: str() of an element of a tensor is no id
     for name, (field, is_single) in TEXT_KEYS.items():
         if name in arrays:
             values[field] = ", ".join(to_unique_names(arrays[name], name)) if is_single else arrays[name]

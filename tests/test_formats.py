@@ -21,10 +21,11 @@ from calibrant import InputError, Predictions, calibrators
 from calibrant._core.files import is_case_insensitive
 from calibrant._core.text import escape_formula, unescape_column
 from calibrant.assessment import apply_to_file
-from calibrant.io.arrays import NAME_LIST_KEYS, ROW_ARRAY_KEYS, SCORE_KEYS
+from calibrant.io.arrays import LABEL_ARRAY_KEYS, ROW_KEYS, SCORE_KEYS, TEXT_KEYS
+from calibrant.io.columns import TableOptions
 from calibrant.io.encoding import read_decompressed, write_compressed
 from calibrant.io.formats import WRITABLE_SUFFIXES
-from calibrant.io.reading import read, write_table
+from calibrant.io.predictions import read_contents, write_table
 from calibrant.io.tables import read_table
 
 CATS = [("cat", 0.25, 0.75), ("dog", 0.5, 0.5), ("dog", 0.125, 0.875)]
@@ -437,7 +438,7 @@ ODD_ARRAYS: list[Callable[[random.Random], Any]] = [
     lambda r: np.longdouble([1, 2, 3, 4]),
     lambda r: np.uint64([2**64 - 1, 1, 2, 3]),
 ]
-KEYS = [*SCORE_KEYS, *ROW_ARRAY_KEYS, *NAME_LIST_KEYS, "notes", "is_multilabel", "event_kind"]
+KEYS = [*SCORE_KEYS, *LABEL_ARRAY_KEYS, *ROW_KEYS, *TEXT_KEYS, "notes", "is_multilabel", "event_kind"]
 
 
 def test_files_of_odd_arrays_are_read_or_refused_in_one_line(tmp_path):
@@ -535,7 +536,7 @@ def test_calibrated_arrays_keep_row_attributes(tmp_path, calibrator_path, suffix
     apply_to_file(str(calibrator_path), tmp_path / "in.npz", tmp_path / f"out{suffix}")
     p = Predictions.load(tmp_path / "in.npz")
     assert_same(p.apply(calibrators.load(calibrator_path)), Predictions.load(tmp_path / f"out{suffix}"))
-    assert list(read(tmp_path / f"out{suffix}")["ids"]) == list(arrays["ids"])
+    assert list(read_contents(tmp_path / f"out{suffix}", TableOptions()).ids) == list(arrays["ids"])
 
 
 def test_apply_reports_how_the_file_was_read(tmp_path, calibrator_path):

@@ -9,7 +9,7 @@ import torch
 from refusals import code_of
 
 from calibrant import InputError, Predictions
-from calibrant.io.predictions import from_unlabeled_arrays
+from calibrant.io.contents import Contents
 from calibrant.metrics import tables
 
 Z = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
@@ -20,17 +20,15 @@ Y = torch.tensor([0, 1, 2, 0, 1, 2])
 @pytest.mark.parametrize(
     "names",
     [
-        *("abc", b"abc", 3, 3.5, None, np.array("abc"), np.array(3), torch.tensor([[3]]), {"a", "b", "c"}),
+        *("abc", b"abc", 3, 3.5, np.array("abc"), np.array(3), torch.tensor([[3]]), {"a", "b", "c"}),
         *(dict.fromkeys("abc"), ["a", "b", None], ["a", "b", float("nan")], [["a"], ["b"]], [["a", "b"], "c", "d"]),
     ],
 )
 def test_names_other_than_a_list_are_refused(name, names):
     if name == "class_names":
-        if names is not None:
-            assert code_of(Predictions, Z, Y, class_names=names) == "names"
+        assert code_of(Predictions, Z, Y, class_names=names) == "names"
     else:
-        arrays = {"logits": Z, "labels": Y, "groups": Y.numpy(), "group_names": names}
-        assert code_of(from_unlabeled_arrays, arrays) == "names"
+        assert code_of(Contents("logits", Z, Y, groups=Y.numpy(), group_names=names).to_predictions) == "names"
 
 
 @pytest.mark.parametrize(
@@ -63,13 +61,13 @@ def test_duplicate_names_are_refused():
     ],
 )
 def test_invalid_indices_of_group_names_are_refused(groups, code):
-    arrays = {"logits": Z, "labels": Y, "groups": groups, "group_names": np.array(["x", "y"])}
-    assert code_of(from_unlabeled_arrays, arrays) == code
+    contents = Contents("logits", Z, Y, groups=groups, group_names=np.array(["x", "y"]))
+    assert code_of(contents.to_predictions) == code
 
 
 def test_indices_of_group_names_are_read():
-    arrays = {"logits": Z, "labels": Y, "groups": np.array([1, 1, 0, 0, 1, 0], dtype=np.uint8)}
-    p, _ = from_unlabeled_arrays(arrays | {"group_names": np.array(["x", "y"])})
+    groups = np.array([1, 1, 0, 0, 1, 0], dtype=np.uint8)
+    p = Contents("logits", Z, Y, groups=groups, group_names=np.array(["x", "y"])).to_predictions()
     assert [p.group_names[i] for i in p.groups] == ["y", "y", "x", "x", "y", "x"]
 
 

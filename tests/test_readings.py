@@ -9,7 +9,7 @@ from refusals import code_of
 
 from calibrant import InputError, Predictions
 from calibrant.io.columns import TableOptions
-from calibrant.io.frames import frame_to_arrays
+from calibrant.io.frames import frame_to_contents
 from calibrant.io.roles import infer_columns
 
 N = 40
@@ -34,7 +34,7 @@ def read(columns: dict[str, Any], **options: Any) -> Predictions:
 def read_with_id(columns: dict[str, Any], **options: Any) -> Any:
     """Return the ids of a table, or None."""
     frame, table_options = polars.DataFrame(columns), TableOptions.from_keywords(options)
-    return frame_to_arrays(frame, infer_columns(frame, table_options), table_options).get("ids")
+    return frame_to_contents(frame, infer_columns(frame, table_options), table_options).ids
 
 
 def refused(columns: dict[str, Any], **options: Any) -> str:

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +16,10 @@ from refusals import code_of, refused
 from rendered import assert_rendered
 
 from calibrant import Predictions, metrics
-from calibrant.io.arrays import ChunkedFile
-from calibrant.io.columns import TableOptions, parse_class_suffix
-from calibrant.io.reading import read_chunks
+from calibrant.io.columns import TableOptions
+from calibrant.io.contents import Chunk, ChunkedFile, Contents
+from calibrant.io.predictions import read_content_chunks
+from calibrant.predictions.validation.columns import parse_class_suffix
 
 N = 12
 RNG = np.random.default_rng(0)
@@ -324,16 +326,16 @@ def test_chunks_of_a_folder_equal_the_whole(tmp_path):
 def test_reading_stops_after_an_unreadable_chunk(monkeypatch):
     started = list[int]()
 
-    def read(rows: slice) -> dict[str, torch.Tensor]:
+    def read(rows: slice) -> Chunk:
         started.append(rows.start)
         if rows.start == 2:
             raise ValueError("damaged")
-        return {"labels": torch.arange(rows.start, rows.stop)}
+        return Chunk(Contents("logits", None, torch.arange(rows.start, rows.stop)), Counter())
 
-    monkeypatch.setattr("calibrant.io.reading.open_chunked", lambda *_: ChunkedFile(9, 1, read))
-    chunks = read_chunks("x.npy", 2, TableOptions())
-    rows, arrays = next(chunks)
-    assert (rows, arrays["labels"].tolist()) == (slice(0, 2), [0, 1])
+    monkeypatch.setattr("calibrant.io.predictions.open_chunked", lambda *_: ChunkedFile(9, 1, read))
+    chunks = read_content_chunks("x.npy", 2, TableOptions())
+    rows, chunk = next(chunks)
+    assert (rows, chunk.contents.labels.tolist()) == (slice(0, 2), [0, 1])
     assert code_of(next, chunks) == "unreadable"
     assert started == [0, 2]
 
@@ -433,7 +435,7 @@ def test_columns_without_scores_are_looked_at_once(tmp_path, monkeypatch):
         calls.append(name)
         return parse_class_suffix(name, prefix)
 
-    monkeypatch.setattr("calibrant.io.columns.parse_class_suffix", parse)
+    monkeypatch.setattr("calibrant.predictions.validation.columns.parse_class_suffix", parse)
     keys = ", ".join(f'"key{i}": {i}' for i in range(2000))
     (tmp_path / "t.jsonl").write_text("".join(f'{{"prob": 0.{i}, "label": {i % 2}, {keys}}}\n' for i in range(1, 9)))
     assert Predictions.load(tmp_path / "t.jsonl").labels.tolist() == [1, 0] * 4

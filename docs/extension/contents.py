@@ -108,7 +108,7 @@ PAGES = {
     ),
     "files": Page(
         "Files and pages",
-        ("io.reading", "io.tables", "io.formats", "io.files", "reports", "reports.document"),
+        ("io.predictions", "io.tables", "io.formats", "io.files", "reports", "reports.document"),
         "Readers and writers, and documents, which results consist of. See [file formats](../formats.md).",
     ),
 }

@@ -8,7 +8,7 @@ from advised import Case, follow, refused_command, succeed
 from commands import restored_registries
 
 from calibrant import Predictions, calibrators, collect
-from calibrant.io.reading import write_table
+from calibrant.io.predictions import write_table
 from calibrant.lab import study
 from calibrant.lab.study import Grid, Recipe, Study
 

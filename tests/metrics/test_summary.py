@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,7 @@ from refusals import code_of, refused
 
 from calibrant import Predictions, metrics
 from calibrant.assessment import measure
-from calibrant.io.arrays import ChunkedFile
+from calibrant.io.contents import Chunk, ChunkedFile, Contents
 from calibrant.metrics import Summary
 
 STATE = ("sums", "cells")
@@ -193,9 +194,9 @@ def test_next_chunk_is_read_ahead_and_its_error_is_raised_when_due(monkeypatch):
         if rows.start == 2:
             started.set()
         read.append(rows)
-        return {"logits": torch.zeros(2, 3).numpy(), "labels": [0, 1]}
+        return Chunk(Contents("logits", np.zeros((2, 3)), [0, 1]), Counter())
 
-    monkeypatch.setattr("calibrant.io.reading.open_chunked", lambda *_, **__: ChunkedFile(6, 3, piece))
+    monkeypatch.setattr("calibrant.io.predictions.open_chunked", lambda *_, **__: ChunkedFile(6, 3, piece))
     pieces = Predictions.load_chunks("any.npy", rows=2)
     assert len(next(pieces)) == 2
     assert started.wait(60)  # before it is requested
@@ -210,9 +211,9 @@ def test_closed_generator_of_chunks_leaves_no_thread(monkeypatch):
 
     def piece(_):
         readers.add(threading.current_thread())
-        return {"logits": np.zeros((2, 3)), "labels": [0, 1]}
+        return Chunk(Contents("logits", np.zeros((2, 3)), [0, 1]), Counter())
 
-    monkeypatch.setattr("calibrant.io.reading.open_chunked", lambda *_, **__: ChunkedFile(6, 3, piece))
+    monkeypatch.setattr("calibrant.io.predictions.open_chunked", lambda *_, **__: ChunkedFile(6, 3, piece))
     pieces = Predictions.load_chunks("any.npy", rows=2)
     next(pieces)
     pieces.close()

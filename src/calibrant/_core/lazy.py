@@ -11,7 +11,9 @@ class LazyModule(ModuleType):
     """A library that is imported when one of its attributes is first used."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self.__name__), name)
+        value = getattr(importlib.import_module(self.__name__), name)
+        self.__dict__[name] = value  # next time, Python finds it without this method
+        return value
 
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from calibrant._core.types import InputError, prefix_errors
 from calibrant.assessment._candidates import CandidateCalibrator
 from calibrant.calibrators import num_classes
 from calibrant.io.columns import CALIBRATED_PREFIX, Columns, TableOptions
+from calibrant.io.contents import Contents
 from calibrant.io.delimited import unescape_formulas
 from calibrant.io.files import check_outputs
 from calibrant.io.formats import get_writer, is_delimited, is_table
-from calibrant.io.frames import frame_to_arrays
-from calibrant.io.predictions import from_unlabeled_arrays
-from calibrant.io.reading import read, write_table
+from calibrant.io.frames import frame_to_contents
+from calibrant.io.predictions import read_contents, write_table
 from calibrant.io.roles import infer_columns
 from calibrant.io.tables import read_table, restore_spelling
 from calibrant.predictions import Predictions
@@ -84,11 +84,11 @@ def _calibrate_array_file(
         The number of examples, "logits" as the kind of the output, and notes on reading.
     """
     with prefix_errors(f"{path}"):
-        arrays = read(path, options, needs_labels=False)
-        p, has_labels = from_unlabeled_arrays(arrays, are_logits=options.are_logits)
+        contents = read_contents(path, options, needs_labels=False)
+        p = contents.with_labels().to_predictions(are_logits=options.are_logits)
         calibrated_predictions = calibrator.calibrate(p)
-        ids = _check_ids(arrays.get("ids"), len(p))
-    calibrated_predictions.save(output, with_labels=has_labels, ids=ids)
+        ids = _check_ids(contents.ids, len(p))
+    calibrated_predictions.save(output, with_labels=contents.labels is not None, ids=ids)
     return p.num_examples, "logits", calibrated_predictions.notes
 
 
@@ -150,13 +150,13 @@ def calibrate_frame(
     score_columns = replace(
         columns, label=None, labels=(), predicted=None, correct=None, weight=None, cluster=None, id=ROW_INDEX_COLUMN
     )
-    arrays = frame_to_arrays(frame.with_row_index(ROW_INDEX_COLUMN), score_columns, options)
-    rows = arrays.pop("ids")
-    if _is_multilabel(calibrator, columns, arrays):
+    contents = frame_to_contents(frame.with_row_index(ROW_INDEX_COLUMN), score_columns, options)
+    rows = contents.ids
+    if _is_multilabel(calibrator, columns, contents):
         names = columns.names or tuple(map(str, range(len(columns.scores))))
-        new_columns, notes = _label_columns(calibrator, arrays, names, are_logits=options.are_logits)
+        new_columns, notes = _label_columns(calibrator, contents, names, are_logits=options.are_logits)
     else:
-        p, _ = from_unlabeled_arrays(arrays, are_logits=options.are_logits)
+        p = contents.with_labels().to_predictions(are_logits=options.are_logits)
         new_columns, notes = _class_columns(calibrator, p, columns.positive)
     scored_rows = polars.DataFrame({ROW_INDEX_COLUMN: rows, **new_columns})
     all_rows = polars.DataFrame({ROW_INDEX_COLUMN: range(len(frame))}, schema={ROW_INDEX_COLUMN: rows.dtype})
@@ -164,7 +164,7 @@ def calibrate_frame(
     return joined.drop(ROW_INDEX_COLUMN), notes
 
 
-def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: dict[str, Any]) -> bool:
+def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, contents: Contents) -> bool:
     """Return whether the score columns are separate labels (multilabel data) instead of the classes of one label.
 
     Calibrators treat each label as two classes, absent and present (`PRESENCE`). The evidence is, in this order: a
@@ -180,9 +180,9 @@ def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, arrays: di
     if fitted_classes == PRESENCE.classes or (names and set(names) <= set(fitted_groups)):  # labels are groups
         return True
     # Without class names, a calibrator of 2 classes can only apply to more than 2 scores if these are labels
-    if fitted_classes is not None or k != 2 or num_scores == 2 or "probs" not in arrays:
+    if fitted_classes is not None or k != 2 or num_scores == 2 or contents.kind != "probs":
         return False
-    sums = torch.as_tensor(arrays["probs"]).double().sum(1)
+    sums = torch.as_tensor(contents.scores).double().sum(1)
     is_distribution = (sums - 1).abs() < 0.02  # tolerates rounded probabilities
     return float(is_distribution.double().mean()) <= 0.5
 
@@ -220,22 +220,20 @@ def _decision_columns(contract: "Contract", calibrated: Predictions) -> dict[str
 
 
 def _label_columns(
-    calibrator: CandidateCalibrator, arrays: dict[str, Any], names: tuple[str, ...], *, are_logits: bool
+    calibrator: CandidateCalibrator, contents: Contents, names: tuple[str, ...], *, are_logits: bool
 ) -> NewColumns:
     """Return the calibrated probabilities of each label by column name, and notes.
 
     Args:
         calibrator: The fitted calibrator to apply.
-        arrays: Scores of n examples and l labels, (n, l), under "probs" or "logits", and notes.
+        contents: Scores of n examples and l labels, (n, l).
         names: Names of the l labels.
-        are_logits: Whether scores under "logits" are logits even if they all lie in [0, 1].
+        are_logits: Whether logits may all lie in [0, 1].
     """
-    has_probs = "probs" in arrays
-    scores = torch.as_tensor(arrays["probs" if has_probs else "logits"])
-    score_kind: dict[str, Any] = {"probs": True} if has_probs else {"logits": are_logits}
+    scores = torch.as_tensor(contents.scores)
     no_labels = torch.zeros_like(scores)  # calibration does not read them
-    p = Predictions.multilabel(scores, no_labels, names=names, **score_kind)  # a row per label of each example
-    calibrated = calibrator.calibrate(p)
+    labeled = replace(contents, labels=no_labels, class_names=names, is_multilabel=True)
+    calibrated = calibrator.calibrate(labeled.to_predictions(are_logits=are_logits))  # a row per label of each example
     probs = calibrated.logits.softmax(1)[:, 1].view(scores.shape).numpy()
     columns = {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(names)}
-    return columns, (*arrays.get("notes", ()), *calibrated.notes)
+    return columns, calibrated.notes

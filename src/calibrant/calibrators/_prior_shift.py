@@ -14,7 +14,8 @@ from calibrant._core.types import CalibratorText, InputError, Logits, PerClass
 from calibrant.calibrators._affine import BiasCorrectedTemperature
 from calibrant.calibrators._apply import Capabilities, calibrator_call, num_classes
 from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_function, fit_method, status_of
-from calibrant.io.predictions import from_unlabeled_arrays, read_file
+from calibrant.io.contents import Contents
+from calibrant.io.predictions import read_file
 from calibrant.predictions import Predictions
 
 __all__ = ["PriorShift"]
@@ -107,7 +108,7 @@ def _load_examples(examples: str | Path | Tensor | np.ndarray | Predictions, p: 
     if isinstance(examples, str | Path):
         examples = read_file(examples, needs_labels=False).predictions  # whether the file has labels plays no part
     elif not isinstance(examples, Predictions):
-        examples, _ = from_unlabeled_arrays({"logits": examples})
+        examples = Contents("logits", examples).with_labels().to_predictions()
     if examples.k != p.k:
         raise InputError(
             f"Expected unlabeled examples of {p.k} classes, as the labeled ones have, got {examples.k}. Try the logits "

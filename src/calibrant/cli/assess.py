@@ -253,7 +253,7 @@ def _load(
         num_calibrators: Number of calibrators whose results on every row take memory too.
     """
     from calibrant.io.columns import TableOptions
-    from calibrant.io.reading import exceeds_memory, open_chunked
+    from calibrant.io.predictions import exceeds_memory, open_chunked
     from calibrant.predictions import Predictions
 
     def print_note(note: str) -> None:

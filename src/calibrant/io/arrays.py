@@ -4,8 +4,8 @@ import json
 import math
 import pickle
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,68 +18,57 @@ from torch import Tensor
 from calibrant._core.expansion import check_archive, check_expansion, check_pickle
 from calibrant._core.foreign import parse_json
 from calibrant._core.tensors import read_tensors
-from calibrant._core.text import shorten_list, shorten_repr
+from calibrant._core.text import shorten_repr
 from calibrant._core.types import InputError, prefix_errors
+from calibrant.io.contents import Chunk, ChunkedFile, Contents, missing_scores_error
 from calibrant.io.formats import CALIBRATOR_FORMAT
 from calibrant.predictions.validation.arrays import to_tensor
+from calibrant.predictions.validation.names import to_unique_names
 
 SCORE_KEYS = ("logits", "probs", "confidence")
-NAME_LIST_KEYS = ("class_names", "group_names", "evaluated_event", "weights_are")  # the last two have one entry
-ROW_ARRAY_KEYS = ("labels", "label", "correct", "weights", "clusters", "groups", "examples", "ids")
-Arrays = Mapping[str, Any]  # by name: logits or probs, labels, weights, clusters, groups, names
+LABEL_ARRAY_KEYS = ("labels", "label", "correct")
+ROW_KEYS = ("weights", "clusters", "groups", "examples", "ids")  # as the fields of `Contents`
+TEXT_KEYS = {  # of lists of texts: the field of `Contents`, and whether the list is a single text
+    "class_names": ("class_names", False),
+    "group_names": ("group_names", False),
+    "evaluated_event": ("event", True),
+    "weights_are": ("weights_are", True),
+}
 
 
-@dataclass(frozen=True)
-class ChunkedFile:
-    """A file that is read some rows at a time."""
-
-    num_rows: int
-    numbers_per_row: int  # of the scores
-    read: Callable[[slice], Arrays]
-    notes: tuple[str, ...] = ()  # sentences on the roles of columns
-    has_fractional_weights: bool = False  # without clusters or a word on what they are
-
-
-def find_score_and_label_keys(names: Iterable[str]) -> tuple[str, str]:
-    """Return the names of the scores (confidence, logits or probs) and of the labels in a file.
+def find_score_and_label_keys(names: Iterable[str]) -> tuple[str, str | None]:
+    """Return the names of the scores (confidence, logits or probs) and of the labels, if there are any, in a file.
 
     Raises:
-        InputError: Unless there are either one kind of scores with labels, or confidence with correct.
+        InputError: If there is no kind of scores, if there are several, or if labels do not suit them.
     """
     names = {*names}
-    if {"confidence", "correct"} <= names and not {"logits", "probs"} & names:
-        return "confidence", "correct"
+    has_confidences_alone = "confidence" in names and not {"logits", "probs"} & names
+    if has_confidences_alone and ("correct" in names or not {*LABEL_ARRAY_KEYS} & names):
+        return "confidence", "correct" if "correct" in names else None
     score_keys = [key for key in ("logits", "probs") if key in names]
     label_keys = [key for key in ("labels", "label") if key in names]
-    if len(score_keys) != 1 or len(label_keys) != 1:
-        raise _missing_scores_error(sorted(names - {*NAME_LIST_KEYS, "ids", "notes", "is_multilabel", "event_kind"}))
-    return score_keys[0], label_keys[0]
-
-
-def _missing_scores_error(names: Sequence[str]) -> InputError:
-    """Return the error for a file with none of the required arrays, which lists the arrays it has."""
-    return InputError(
-        "Expected 'labels' and either 'logits' or 'probs', or 'confidence' and 'correct', got "
-        f"{shorten_list(names) or 'nothing'}.",
-        code="no_scores",
-    )
+    # Labels may be missing, since only some commands need them
+    if len(score_keys) != 1 or len(label_keys) > 1 or (not label_keys and "correct" in names):
+        raise missing_scores_error(sorted(names - {*TEXT_KEYS, "ids"}))
+    return score_keys[0], next(iter(label_keys), None)
 
 
 # Reading
 
 
-def read_npz(path: Path) -> Arrays:
+def read_npz(path: Path) -> Contents:
     """Read the arrays of a .npz file."""
     check_archive(path)
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-        return select_arrays({key: file[key] for key in file.files})
+        return arrays_to_contents({key: file[key] for key in file.files})
 
 
-def read_npy(path: Path) -> Arrays:
+def read_npy(path: Path) -> Contents:
     """Read NAME_logits.npy or NAME_probs.npy, and the labels in NAME_labels.npy if this file exists."""
     kind, labels_path = _parse_npy_name(path)
     labels = {"labels": np.load(labels_path, allow_pickle=False)} if labels_path.is_file() else {}
-    return select_arrays({kind: np.load(path, allow_pickle=False)} | labels)
+    return arrays_to_contents({kind: np.load(path, allow_pickle=False)} | labels)
 
 
 def npy_label_files(path: Path) -> list[Path]:
@@ -106,17 +95,17 @@ def _parse_npy_name(path: Path) -> tuple[str, Path]:
     )
 
 
-def read_safetensors(path: Path) -> Arrays:
+def read_safetensors(path: Path) -> Contents:
     """Read the tensors of a .safetensors file, and the names in its metadata."""
     tensors, metadata = read_tensors(path)
     if metadata.get("format") == CALIBRATOR_FORMAT:
         raise InputError("Expected predictions, got a calibrator. Try calibrators.load, or apply.", code="calibrator")
-    return select_arrays(tensors | _metadata_lists(metadata))
+    return arrays_to_contents(tensors | _metadata_lists(metadata))
 
 
 def _metadata_lists(metadata: Mapping[str, str]) -> dict[str, Any]:
     """Return the names of classes and groups, and the ids, from JSON in the metadata of a .safetensors file."""
-    shapes: dict[str, Any] = {key: [str] for key in NAME_LIST_KEYS} | {"ids": [(str, int, float)]}
+    shapes: dict[str, Any] = {key: [str] for key in TEXT_KEYS} | {"ids": [(str, int, float)]}
     lists: dict[str, Any] = {}
     for key in shapes.keys() & metadata.keys():
         with prefix_errors(f"{key} in the metadata"):
@@ -124,7 +113,7 @@ def _metadata_lists(metadata: Mapping[str, str]) -> dict[str, Any]:
     return lists
 
 
-def read_torch(path: Path) -> Arrays:
+def read_torch(path: Path) -> Contents:
     """Read a dict of tensors, without unpickling anything else."""
     check_archive(path)
     check_pickle(path)
@@ -144,26 +133,27 @@ def read_torch(path: Path) -> Arrays:
         check_expansion(path.stat().st_size, num_bytes)
     if not isinstance(value, Mapping):
         raise InputError(f"Expected a dict with 'logits' and 'labels', got {type(value).__name__}.", code="not_a_dict")
-    return select_arrays(value)  # pyright: ignore[reportUnknownArgumentType]
+    return arrays_to_contents(value)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def select_arrays(contents: Mapping[Any, Any]) -> dict[str, Any]:
+def arrays_to_contents(arrays: Mapping[Any, Any]) -> Contents:
     """Return the arrays of a file that are parts of predictions, and ignore others.
 
     Raises:
-        InputError: If scores are missing, or a tensor is not dense.
+        InputError: If scores are missing, a tensor is not dense, or names are no list of texts.
     """
-    # Labels may be missing: only some commands need them
-    if not any(name in contents for name in SCORE_KEYS):
-        raise _missing_scores_error([str(key) for key in contents])
-    arrays: dict[str, Any] = {name: contents[name] for name in NAME_LIST_KEYS if name in contents}
-    for name in (*SCORE_KEYS, *ROW_ARRAY_KEYS):
-        if name in contents:
-            value = contents[name]
-            arrays[name] = to_tensor(value, name) if isinstance(value, Tensor) else np.asarray(value)
-    if "ids" in arrays:
-        arrays["ids"] = arrays["ids"].tolist()  # plain values: str() of an element of a tensor is no id
-    return arrays
+    kind, label_key = find_score_and_label_keys(map(str, arrays))
+    used_keys = [name for name in (kind, label_key, *ROW_KEYS) if name is not None and name in arrays]
+    values: dict[Any, Any] = {}
+    for name in used_keys:
+        value = arrays[name]
+        values[name] = to_tensor(value, name) if isinstance(value, Tensor) else np.asarray(value)
+    if "ids" in values:
+        values["ids"] = np.atleast_1d(values["ids"]).tolist()  # plain values: str() of an element of a tensor is no id
+    for name, (field, is_single) in TEXT_KEYS.items():
+        if name in arrays:
+            values[field] = ", ".join(to_unique_names(arrays[name], name)) if is_single else arrays[name]
+    return Contents(kind, values.pop(kind), values.pop(label_key, None), **values)
 
 
 # Reading in chunks
@@ -177,9 +167,9 @@ def open_npy_chunked(path: Path) -> ChunkedFile:
     values, labels = (np.load(file, mmap_mode="r", allow_pickle=False) for file in (path, labels_path))
     _check_same_length(len(values), len(labels))
 
-    def read_chunk(rows: slice) -> Arrays:
+    def read_chunk(rows: slice) -> Chunk:
         """Copy some rows from the file, which stays on disk."""
-        return {kind: np.array(values[rows]), "labels": np.array(labels[rows])}
+        return Chunk(Contents(kind, np.array(values[rows]), np.array(labels[rows])), Counter())
 
     return ChunkedFile(len(values), math.prod(values.shape[1:]), read_chunk)
 
@@ -190,14 +180,19 @@ def open_safetensors_chunked(path: Path) -> ChunkedFile:
     score_key, label_key = find_score_and_label_keys(file.keys())
     name_lists = _metadata_lists(file.metadata() or {})
     name_lists.pop("ids", None)  # of all rows, unlike the arrays of a chunk
+    if label_key is None:
+        raise missing_scores_error(list(file.keys()))
     row_arrays = {score_key, label_key, "weights", "clusters", "groups", "examples"} & {*file.keys()}
     views = {name: file.get_slice(name) for name in row_arrays}
     num_rows, *row_shape = views[score_key].get_shape()
     _check_same_length(num_rows, views[label_key].get_shape()[0])
 
-    def read_chunk(rows: slice) -> Arrays:
+    def read_chunk(rows: slice) -> Chunk:
         """Read some rows of every array, with the names of classes and groups in the file."""
-        return select_arrays({name: view[rows.start : rows.stop] for name, view in views.items()} | name_lists)
+        return Chunk(
+            arrays_to_contents({name: view[rows.start : rows.stop] for name, view in views.items()} | name_lists),
+            Counter(),
+        )
 
     is_known = "weights_are" in name_lists or "clusters" in views or "weights" not in views
     has_fractions = not is_known and bool((file.get_tensor("weights") % 1 != 0).any())
@@ -213,19 +208,28 @@ def _check_same_length(num_rows: int, num_labels: int) -> None:
 # Writing
 
 
-def write_npz(arrays: Arrays, names: Mapping[str, Sequence[str]], path: Path) -> None:
+def write_npz(contents: Contents, path: Path) -> None:
     """Write arrays to a .npz file."""
+    arrays, texts = _split_contents(contents)
     values = {key: value.numpy() if isinstance(value, Tensor) else value for key, value in arrays.items()}
-    np.savez_compressed(path, **values, **{key: np.array(entries) for key, entries in names.items()})  # pyright: ignore
+    np.savez_compressed(path, **values, **{key: np.array(entries) for key, entries in texts.items()})  # pyright: ignore
 
 
-def write_safetensors(arrays: Arrays, names: Mapping[str, Sequence[str]], path: Path) -> None:
+def write_safetensors(contents: Contents, path: Path) -> None:
     """Write arrays to a .safetensors file, with texts in its metadata."""
-    tensors: dict[str, Tensor] = {}
-    texts = {key: json.dumps(list(entries)) for key, entries in names.items()}
-    for key, value in arrays.items():
-        if isinstance(value, np.ndarray) and value.dtype.kind in "US":  # tensors hold no texts
-            texts[key] = json.dumps(value.tolist())
-        else:
-            tensors[key] = torch.as_tensor(value).contiguous()
-    save_file(tensors, path, texts)
+    arrays, texts = _split_contents(contents)
+    if (ids := arrays.get("ids")) is not None and np.asarray(ids).dtype.kind in "US":  # tensors hold no texts
+        texts["ids"] = arrays.pop("ids").tolist()
+    tensors = {key: torch.as_tensor(value).contiguous() for key, value in arrays.items()}
+    save_file(tensors, path, {key: json.dumps(list(entries)) for key, entries in texts.items()})
+
+
+def _split_contents(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arrays of a file, and its lists of texts, by their keys."""
+    arrays = {contents.kind: contents.scores, "labels": contents.labels}
+    arrays |= {key: getattr(contents, key) for key in ROW_KEYS}
+    texts: dict[str, Any] = {}
+    for key, (field, is_single) in TEXT_KEYS.items():
+        if (value := getattr(contents, field)) is not None:
+            texts[key] = [value] if is_single else value
+    return {key: value for key, value in arrays.items() if value is not None}, texts

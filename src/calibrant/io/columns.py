@@ -10,7 +10,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import chain
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -21,8 +20,10 @@ from calibrant._core.types import InputError
 from calibrant.predictions.events import KIND_BY_COLUMN
 from calibrant.predictions.validation.columns import (
     CLASS_COLUMN_PREFIXES,
+    CLASS_PREFIXES,
     SINGLE_LETTER_PREFIXES,
-    parse_class_suffix,
+    common_class_names,
+    parse_class_suffixes,
     strip_prefix,
 )
 
@@ -109,7 +110,7 @@ def _strip_percent_suffix(key: str) -> str:
 
 
 _ANY_PREFIX = re.compile(  # one pass over tables of thousands of columns, instead of one for each prefix
-    "|".join(rf"\s*{re.escape(text)}" for text in chain(*CLASS_COLUMN_PREFIXES.values(), WEAK_CLASS_COLUMN_PREFIXES)),
+    "|".join(rf"\s*{re.escape(text)}" for text in (*CLASS_PREFIXES, *WEAK_CLASS_COLUMN_PREFIXES)),
     re.IGNORECASE,
 )
 ROLE_COLUMN_KEYS = {role: [*map(normalize_column_name, names)] for role, names in ROLE_COLUMN_NAMES.items()}
@@ -153,7 +154,7 @@ def find_single_score_columns(column_names: Sequence[str]) -> list[ScoreColumns]
     prefixed_names = [*filter(_ANY_PREFIX.match, column_names)]
     for kind, prefixes in CLASS_COLUMN_PREFIXES.items():
         for prefix in prefixes:
-            class_by_column = _parse_suffixes([name for name in prefixed_names if name not in grouped_names], prefix)
+            class_by_column = _classes_by_column((name for name in prefixed_names if name not in grouped_names), prefix)
             name, class_name = next(iter(class_by_column.items()), ("", ""))
             if len(class_by_column) == 1 and class_name.lower() not in NON_CLASS_SUFFIXES:
                 # Weak: other evidence must confirm that this is a score, since many names begin with p or z
@@ -178,7 +179,7 @@ def find_class_columns(column_names: Sequence[str], labels: Iterable[str] = ()) 
     for kind, prefix, is_weak in rules:
         class_by_column = {
             column: name
-            for column, name in _parse_suffixes(prefixed_names, prefix).items()
+            for column, name in _classes_by_column(prefixed_names, prefix).items()
             if name.lower() in known_classes
             or (is_weak and parse_number(name) is not None)
             or (not is_weak and name.lower() not in NON_CLASS_SUFFIXES)
@@ -228,9 +229,10 @@ def find_columns_named_after_class(column_names: Sequence[str], labels: Sequence
     return groups
 
 
-def _parse_suffixes(column_names: Iterable[str], prefix: str) -> dict[str, str]:
-    """Return the class that follows a prefix in the name of a column, by column, for the columns that have one."""
-    return {name: class_name for name in column_names if (class_name := parse_class_suffix(name, prefix))}
+def _classes_by_column(column_names: Iterable[str], prefix: str) -> dict[str, str]:
+    """Return the class after a prefix by column, for the columns that have one. Few columns begin with the prefix."""
+    candidates = [name for name in column_names if name.lstrip().lower().startswith(prefix)]
+    return parse_class_suffixes(candidates, prefix) if candidates else {}
 
 
 def explicit_score_columns(columns: Sequence[str], kind: str, value: Any) -> ScoreColumns:
@@ -258,13 +260,8 @@ def _class_names_from_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
         key = normalize_column_name(columns[0].lower().removeprefix(CALIBRATED_PREFIX))
         if any(key in keys for keys in SCORE_COLUMN_KEYS.values()):
             return ()
-    prefixes = [prefix for prefixes_of_kind in CLASS_COLUMN_PREFIXES.values() for prefix in prefixes_of_kind]
-    prefixes += [CALIBRATED_PREFIX + prefix for prefix in prefixes]
-    for prefix in prefixes:
-        class_names = tuple(parse_class_suffix(name, prefix) for name in columns)  # "" for one without the prefix
-        if all(class_names):
-            return class_names
-    return columns if len(columns) > 1 else ()
+    prefixes = (*CLASS_PREFIXES, *(CALIBRATED_PREFIX + prefix for prefix in CLASS_PREFIXES))
+    return common_class_names(columns, prefixes) or (columns if len(columns) > 1 else ())
 
 
 def sort_class_columns(group: ScoreColumns) -> tuple[tuple[str, ...], tuple[str, ...] | None]:

@@ -24,8 +24,8 @@ class Format:
 
     title: str
     suffixes: tuple[str, ...]
-    reader: Function  # of arrays: (path) -> arrays by name; of tables: (path, options) -> frame or LoadedTable
-    writer: Function | None = None  # of arrays: (arrays, names, path); of tables: (frame, path, dialect)
+    reader: Function  # of arrays: (path) -> `Contents`; of tables: (path, options) -> frame or LoadedTable
+    writer: Function | None = None  # of arrays: (contents, path); of tables: (frame, path, dialect)
     chunk_opener: Function | None = None  # of arrays: (path) -> ChunkedFile; of tables: (path) -> lazy frame
     companion_finder: Function | None = None  # (path) -> other files that are read with it
     is_table: bool = True
@@ -123,7 +123,7 @@ FORMATS = (
         has_decimal_text=True, note="columns of the first sheet; needs `calibrant[excel]`",
     ),
     Format(
-        "evaluation log", (".eval", ".json"), reader="logs.read_arrays", is_table=False, is_log=True,
+        "evaluation log", (".eval", ".json"), reader="logs.read_log", is_table=False, is_log=True,
         note="answers of a language model; also `samples_*.jsonl`, and folders of logs",
     ),
 )  # fmt: skip

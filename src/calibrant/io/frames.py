@@ -1,8 +1,8 @@
-"""Turn the columns of a frame into the arrays of predictions."""
+"""Turn the columns of a frame into contents."""
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,10 @@ import numpy as np
 from calibrant._core.text import parse_number, shorten_list
 from calibrant._core.types import InputError
 from calibrant.io.cells import (
+    ROW_SUM_TOLERANCE,
     comparable_class_keys,
+    is_list,
+    lists_to_matrix,
     missing_hint,
     missing_mask,
     sums_to,
@@ -19,6 +22,7 @@ from calibrant.io.cells import (
     to_probabilities,
 )
 from calibrant.io.columns import Columns, TableOptions
+from calibrant.io.contents import Chunk, Contents
 from calibrant.io.labels import (
     check_not_ignored,
     count_from,
@@ -27,64 +31,68 @@ from calibrant.io.labels import (
     read_binary_labels,
     read_labels,
 )
-from calibrant.io.scores import check_not_top_class, check_percent, normalize_rows, read_scores
+from calibrant.io.score_columns import MIN_TOP_CLASS_ROWS
 from calibrant.predictions.events import KIND_BY_COLUMN
 from calibrant.predictions.validation.arrays import MIN_TOTAL_WEIGHT
 
+PROBABILITY_RANGE_TOLERANCE = 1e-6  # for rounding
+MAX_POSITIVE_SHARE = 0.65  # of labels, below which a single score that is never below 1/2 is doubtful
 MAX_WEIGHT_SUM_DEVIATION = 0.2  # relative to the number of rows, for weights found by name
 
 
 @np.errstate(invalid="ignore", over="ignore")  # infinities are refused later
-def frame_to_arrays(
-    frame: Any, columns: Columns, options: TableOptions, *, has_all_rows: bool = True
-) -> dict[str, Any]:
-    """Return the arrays of a polars frame under the argument names of `Predictions`.
+def frame_to_contents(frame: Any, columns: Columns, options: TableOptions) -> Contents:
+    """Return the contents of a polars frame, with a note for the user on how they were read.
 
     Args:
         frame: The frame.
         columns: Roles of its columns.
         options: Options for reading.
-        has_all_rows: False for a chunk of a table, which is not checked as a whole.
-
-    Returns:
-        The arrays, and in "notes" a text for the user on how they were read. For a chunk, "incomplete" counts the rows
-        that were left out, by reason; it is the only entry if no row is left.
 
     Raises:
         InputError: If values are missing and may not be dropped, or cells do not fit the role of their column.
     """
-    num_rows = len(frame)
-    if columns.kind != "logits":  # first, because percentages are outside [0, 1], and such rows may be dropped
-        check_percent(frame, columns, options)
-    frame, incomplete = _drop_incomplete_rows(frame, columns, options)
-    arrays: dict[str, Any] = {}
-    if has_all_rows:
-        check_incomplete(incomplete, num_rows)
-    else:
-        arrays["incomplete"] = incomplete
-        if not len(frame):
-            return arrays
+    complete, incomplete = _drop_incomplete_rows(frame, columns, options)
+    check_incomplete(incomplete, len(frame))
+    complete, ignored_notes = _drop_ignored_rows(complete, columns, options)
+    notes = [*incomplete_notes(incomplete), *ignored_notes]
+    return _read_rows(complete, columns, options, len(frame), notes, has_all_rows=True)
+
+
+@np.errstate(invalid="ignore", over="ignore")  # infinities are refused later
+def frame_to_chunk(frame: Any, columns: Columns, options: TableOptions) -> Chunk:
+    """Return the contents of some rows of a table, which are not checked as a whole."""
+    complete, incomplete = _drop_incomplete_rows(frame, columns, options)
+    if not len(complete):
+        return Chunk(None, incomplete)
+    complete, _ = _drop_ignored_rows(complete, columns, options)
     notes = incomplete_notes(incomplete)
-    frame, ignored_notes = _drop_ignored_rows(frame, columns, options)
-    notes += ignored_notes if has_all_rows else []
+    return Chunk(_read_rows(complete, columns, options, len(frame), notes, has_all_rows=False), incomplete)
+
+
+def _read_rows(
+    frame: Any, columns: Columns, options: TableOptions, num_rows: int, notes: list[str], *, has_all_rows: bool
+) -> Contents:
+    """Return the contents of the complete rows of a frame that had `num_rows` rows. `notes` tell why some lack."""
+    weights = None
     if columns.weight is not None:
-        arrays["weights"] = to_numbers(frame[columns.weight]).to_numpy()
-        weight_sum = float(arrays["weights"].sum())
-        notes.append(check_weights(columns, weight_sum, len(frame), has_all_rows=has_all_rows))
-    if options.weights_are is not None:
-        arrays["weights_are"] = [options.weights_are]
-    for role in ("group", "cluster"):
-        if (name := getattr(columns, role)) is not None:
-            arrays[f"{role}s"] = to_numbers_or_texts(frame[name])
-    if columns.id is not None:
-        if frame[columns.id].dtype.is_nested():
-            raise InputError(f"Expected numbers or names in column {columns.id!r}, got lists.", code="label_kind")
-        arrays["ids"] = frame[columns.id]
-    notes += _repeated_ids_notes(frame, columns) if has_all_rows else []
+        weights = to_numbers(frame[columns.weight]).to_numpy()
+        notes = [*notes, check_weights(columns, float(weights.sum()), len(frame), has_all_rows=has_all_rows)]
+    if columns.id is not None and frame[columns.id].dtype.is_nested():
+        raise InputError(f"Expected numbers or names in column {columns.id!r}, got lists.", code="label_kind")
+    repeated = _repeated_ids_notes(frame, columns) if has_all_rows else []
     read_columns = _read_scores_and_labels if columns.confidence is None else _read_answers
-    score_arrays, score_notes = read_columns(frame, columns, options, has_all_rows=has_all_rows)
+    contents = read_columns(frame, columns, options, has_all_rows=has_all_rows)
     summary = f"Read {count_rows(num_rows)}: {columns.description}"
-    return arrays | score_arrays | {"notes": (" ".join([summary, *notes, *score_notes]),)}
+    return replace(
+        contents,
+        weights=weights,
+        weights_are=options.weights_are,
+        groups=None if columns.group is None else to_numbers_or_texts(frame[columns.group]),
+        clusters=None if columns.cluster is None else to_numbers_or_texts(frame[columns.cluster]),
+        ids=None if columns.id is None else frame[columns.id],
+        notes=(" ".join([summary, *notes, *repeated, *contents.notes]),),
+    )
 
 
 def count_rows(n: int) -> str:
@@ -100,6 +108,8 @@ def _drop_incomplete_rows(frame: Any, columns: Columns, options: TableOptions) -
     Raises:
         InputError: Without rows, and if a value is missing without the option `drop`.
     """
+    if columns.kind != "logits":  # first, because percentages are outside [0, 1], and such rows may be dropped
+        _check_percent(frame, columns, options)
     incomplete = Counter[str]()
     if not len(frame):
         raise InputError("Expected samples, got no rows.", code="no_rows")
@@ -153,62 +163,179 @@ def _drop_ignored_rows(frame: Any, columns: Columns, options: TableOptions) -> t
     return frame.filter(~is_ignored), [note]
 
 
-def _read_scores_and_labels(
-    frame: Any, columns: Columns, options: TableOptions, *, has_all_rows: bool
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the arrays of probabilities or logits and of the labels beside them, and notes for the user.
-
-    The arrays are named as the arguments of `Predictions`. A chunk (not `has_all_rows`) may lack some classes.
-    """
-    scores = read_scores(frame, columns, options)
-    arrays: dict[str, Any] = {columns.kind: scores}
-    names, notes = columns.names, ()
+def _read_scores_and_labels(frame: Any, columns: Columns, options: TableOptions, *, has_all_rows: bool) -> Contents:
+    """Return probabilities or logits, the labels beside them, and notes. A chunk may lack some classes."""
+    scores = _read_scores(frame, columns, options)
+    contents = Contents(columns.kind, scores, class_names=columns.names)
     if columns.labels:
         labels = frame.select([to_numbers(frame[name], accept_truth_words=True) for name in columns.labels]).to_numpy()
-        arrays |= {"labels": labels, "is_multilabel": True}
+        contents = replace(contents, labels=labels, is_multilabel=True)
         is_one_hot = bool(np.isin(labels, (0, 1)).all()) and bool((labels.sum(1) == 1).all())
         # Probabilities of independent labels need not sum to 1
         if columns.kind == "probs" and is_one_hot and sums_to(scores, tolerance=0.01):
-            arrays |= {"labels": labels.argmax(1), "is_multilabel": False}
-            notes = ("Exactly one label holds in every row, so that they are classes.",)
+            note = "Exactly one label holds in every row, so that they are classes."
+            contents = replace(contents, labels=labels.argmax(1), is_multilabel=False, notes=(note,))
     elif columns.label is not None:
         labels, names, notes = read_labels(frame[columns.label], columns, options, scores, has_all_rows=has_all_rows)
-        arrays |= {"labels": labels, "is_multilabel": labels.ndim > 1}
+        contents = replace(contents, labels=labels, class_names=names, notes=notes, is_multilabel=labels.ndim > 1)
         if scores.ndim == 1 and has_all_rows and columns.kind == "probs":
-            check_not_top_class(scores, labels, columns, options)
+            _check_not_top_class(scores, labels, columns, options)
     if scores.ndim > 1 and options.positive is not None:
         raise InputError(
             f"Expected a single score for the positive class {options.positive!r}, got {scores.shape[1]} columns. "
             "Try of= (--of) for the class to evaluate.",
             code="positive_class",
         )
-    return arrays | ({} if names is None else {"class_names": names}), notes
+    return contents
+
+
+# Scores
+
+
+def _read_scores(frame: Any, columns: Columns, options: TableOptions) -> np.ndarray:
+    """Return the scores of n rows as probabilities or logits: (n) if there is a single score, or (n, k) of k classes.
+
+    Cells with k lists of t numbers, one for each of t positions such as tokens, give (n, k, t).
+    """
+    is_probs = columns.kind == "probs"
+
+    def read_column(name: str) -> np.ndarray:
+        """Return a column of numbers, divided by 100 if they are percentages."""
+        return to_probabilities(frame[name], options) if is_probs else _to_floats(to_numbers(frame[name]).to_numpy())
+
+    if len(columns.scores) == 1 and not is_list(frame[columns.scores[0]]):
+        scores = read_column(columns.scores[0])
+        if is_probs:
+            _check_range(scores, columns.scores[0])
+        return scores
+    if len(columns.scores) == 1:
+        scores = _to_floats(lists_to_matrix(frame[columns.scores[0]]))
+        scores = scores / 100 if options.percent and is_probs else scores
+    else:
+        scores = np.stack([read_column(name) for name in columns.scores], 1)
+    _check_no_class_missing(scores, columns)
+    return _normalize_rows(scores) if options.normalize and is_probs else scores
+
+
+def _to_floats(scores: np.ndarray) -> np.ndarray:
+    """Return scores as they are, or in float64 if all are integers."""
+    return scores.astype(np.float64) if scores.dtype.kind in "iub" else scores
+
+
+def _normalize_rows(probs: np.ndarray) -> np.ndarray:
+    """Divide rows of probabilities by their sum, or raise `InputError` if that is more than rounding."""
+    if not sums_to(probs):
+        sums = probs.sum(1)
+        raise InputError(
+            f"Expected rows of probabilities that sum to {1 - ROW_SUM_TOLERANCE} .. {1 + ROW_SUM_TOLERANCE} to "
+            f"normalize, got sums {sums.min():.4g} .. {sums.max():.4g}. Try a table with the columns of all classes.",
+            code="normalize_range",
+        )
+    return probs / probs.sum(1)[:, None]
+
+
+def _check_no_class_missing(scores: np.ndarray, columns: Columns) -> None:
+    """Raise `InputError` if the numbers in column names leave out a class, as prob_0 and prob_2 do.
+
+    No class is missing if the rows sum to 1, or if the caller named the columns.
+    """
+    numbers = [parse_number(name) for name in columns.names or ()]
+    if not numbers or None in numbers or columns.kind in columns.explicit_roles:
+        return
+    if columns.kind == "probs" and sums_to(scores):
+        return
+    present = {int(number) for number in numbers if number is not None}
+    missing = sorted({*range(max(present))} - present)
+    # Classes may be counted from 1. With more missing than present, the numbers are names, such as 200 and 404
+    num_missing = len({*missing} - {0})
+    if missing and min(present) in (0, 1) and 1 <= num_missing <= len(numbers):
+        prefix = columns.scores[0].removesuffix((columns.names or ("",))[0])
+        raise InputError(
+            f"Expected a column for every class, got {shorten_list(columns.scores)} without one such as "
+            f"{prefix}{missing[-1]}. Try a table with all classes, or {columns.kind}= with these columns if there are "
+            "no others.",
+            code="class_missing",
+        )
+
+
+def _check_percent(frame: Any, columns: Columns, options: TableOptions) -> None:
+    """Raise `InputError` if probabilities or confidences seem to be percentages.
+
+    They do if all are in [0, 100], one is above 2, and the rows of several columns sum to 100. With the option `drop`,
+    few numbers above 1 in a single column count as outliers. Lists are not checked.
+    """
+    names = (*columns.scores, *([columns.confidence] if columns.confidence else []))
+    if options.percent or not names or not len(frame) or any(is_list(frame[name]) for name in names):
+        return
+    values = np.stack([to_probabilities(frame[name], options) for name in names], 1)
+    values = values[~np.isnan(values).any(1)]
+    if not values.size or values.min() < 0 or not 2 < values.max() <= 100:  # percentages up to 2 % only are unlikely
+        return
+    if len(names) > 1 and not sums_to(values, 100.0):
+        return
+    if len(names) == 1 and (values > 1).mean() < 0.5 and options.drop:
+        return  # rows outside [0, 1] are dropped
+    raise InputError(
+        f"Expected probabilities in [0, 1] in {shorten_list(names)}, got {values.min():.4g} .. {values.max():.4g}. Try "
+        "percent=True (--percent) if they are percentages.",
+        code="percent",
+    )
+
+
+def _check_range(probs: np.ndarray, name: str) -> None:
+    """Raise `InputError` if a single score is not a probability."""
+    low, high = float(probs.min()), float(probs.max())
+    if low < -PROBABILITY_RANGE_TOLERANCE or high > 1 + PROBABILITY_RANGE_TOLERANCE:
+        raise InputError(
+            f"Expected probabilities in [0, 1] in {name!r}, got {low:.4g} .. {high:.4g}. Try logits={name!r} "
+            f"(--logits {name}) if they are logits.",
+            code="probability_range",
+        )
+
+
+def _check_not_top_class(probs: np.ndarray, labels: np.ndarray, columns: Columns, options: TableOptions) -> None:
+    """Raise `InputError` if a single score, found by name, may be the confidence of the predicted class.
+
+    The probability of a class that is often absent should be low for some rows. So a score that is never below 1/2,
+    although many labels are negative, is doubtful, unless the caller chose the column or the positive class, or the
+    column is named after a class.
+    """
+    if "probs" in columns.explicit_roles or options.positive is not None or columns.positive is not None:
+        return
+    if labels.dtype.kind not in "iufb" or len(probs) < MIN_TOP_CLASS_ROWS or not 0.5 <= probs.min() <= probs.max() <= 1:
+        return
+    if not set(np.unique(labels).tolist()) <= {0, 1, -1} or (labels > 0).mean() >= MAX_POSITIVE_SHARE:
+        return
+    name = columns.scores[0]
+    raise InputError(
+        f"Expected probabilities of class 1 in {name!r}, got none below 1/2 although class 1 is rare. Try "
+        f"confidence={name!r} with predicted= or correct= (--confidence {name}) if this is the confidence of the "
+        f"predicted class, or probs={name!r} (--probs {name}) if it is the probability of class 1.",
+        code="ambiguous_reading",
+    )
 
 
 # Answers with a confidence
 
 
-def _read_answers(
-    frame: Any, columns: Columns, options: TableOptions, *, has_all_rows: bool
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the arrays of stated confidences and, if the columns tell, of correct answers, and notes for the user.
+def _read_answers(frame: Any, columns: Columns, options: TableOptions, *, has_all_rows: bool) -> Contents:
+    """Return stated confidences and, if the columns tell, which answers were correct.
 
     Correctness is the column of this role, or else whether the label equals the prediction.
     """
-    arrays: dict[str, Any] = {"confidence": to_probabilities(frame[columns.confidence], options)}
+    contents = Contents("confidence", to_probabilities(frame[columns.confidence], options))
     if columns.correct is not None:
-        if kind := KIND_BY_COLUMN.get(columns.correct.lower()):  # a column such as `matched` tells the kind of event
-            arrays["event_kind"] = kind
-        arrays["correct"] = to_numbers(frame[columns.correct], accept_truth_words=True).to_numpy()
-    elif columns.label is not None and columns.predicted is not None:
-        label_keys, predicted_keys = comparable_class_keys(frame[columns.label], frame[columns.predicted])
-        if has_all_rows:
-            _check_predicted(columns, label_keys, predicted_keys)
-        arrays["correct"] = (label_keys == predicted_keys).astype(np.int64)
-        share = arrays["correct"].mean()
-        rule = f"An answer is correct if {columns.label!r} equals {columns.predicted!r}"
-        return arrays, (f"{rule}, as in {share:.1%} of the rows.",)
-    return arrays, ()
+        correct = to_numbers(frame[columns.correct], accept_truth_words=True).to_numpy()
+        kind = KIND_BY_COLUMN.get(columns.correct.lower())  # a column such as `matched` tells the kind of event
+        return replace(contents, labels=correct, event_kind=kind or contents.event_kind)
+    if columns.label is None or columns.predicted is None:
+        return contents
+    label_keys, predicted_keys = comparable_class_keys(frame[columns.label], frame[columns.predicted])
+    if has_all_rows:
+        _check_predicted(columns, label_keys, predicted_keys)
+    correct = (label_keys == predicted_keys).astype(np.int64)
+    rule = f"An answer is correct if {columns.label!r} equals {columns.predicted!r}"
+    return replace(contents, labels=correct, notes=(f"{rule}, as in {correct.mean():.1%} of the rows.",))
 
 
 def _check_predicted(columns: Columns, label_keys: np.ndarray, predicted_keys: np.ndarray) -> None:
@@ -296,53 +423,53 @@ def _repeated_ids_notes(frame: Any, columns: Columns) -> list[str]:
 # Options for files of arrays
 
 
-def apply_options(arrays: Mapping[str, Any], options: TableOptions) -> dict[str, Any]:
-    """Apply the options for reading to the arrays of a file without columns.
+def apply_options(contents: Contents, options: TableOptions) -> Contents:
+    """Apply the options for reading to the contents of a file without columns.
 
     `percent` and `normalize` change probabilities; `labels_from` and `positive` turn labels into class indices;
     `weights_are` replaces what the file says.
 
     Raises:
-        InputError: If an option does not suit the arrays, such as `percent` for logits.
+        InputError: If an option does not suit the contents, such as `percent` for logits.
     """
-    arrays = dict(arrays) | ({} if options.weights_are is None else {"weights_are": [options.weights_are]})
+    if options.weights_are is not None:
+        contents = replace(contents, weights_are=options.weights_are)
     if options.percent or options.normalize:
-        kind = next((kind for kind in ("probs", "confidence") if kind in arrays), None)
-        if kind is None:
+        if contents.kind == "logits":
             raise InputError(
                 "Expected probabilities or confidences, got logits. Try without percent= and normalize=.",
                 code="option_value",
             )
-        values = np.asarray(arrays[kind], dtype=float) / (100 if options.percent else 1)
-        has_rows = kind == "probs" and values.ndim == 2
-        arrays[kind] = normalize_rows(values) if options.normalize and has_rows else values
-    label_key = next((name for name in ("labels", "label") if name in arrays), None)
-    if label_key is None or (options.positive is None and options.labels_from is None):
-        return arrays
-    return arrays | _convert_labels(arrays, label_key, options)
+        values = np.asarray(contents.scores, dtype=float) / (100 if options.percent else 1)
+        has_rows = contents.kind == "probs" and values.ndim == 2
+        contents = replace(contents, scores=_normalize_rows(values) if options.normalize and has_rows else values)
+    has_positive = options.positive is not None
+    has_class_labels = contents.labels is not None and contents.kind != "confidence"
+    if contents.kind == "confidence" and has_positive:
+        raise InputError("Expected a single score for positive=, got confidences.", code="positive_class")
+    if has_class_labels and (has_positive or options.labels_from is not None):
+        return _convert_labels(contents, options)
+    return contents
 
 
-def _convert_labels(arrays: Mapping[str, Any], label_key: str, options: TableOptions) -> dict[str, Any]:
-    """Return the entries that replace the labels in a file of arrays, for the option `labels_from` or `positive`.
+def _convert_labels(contents: Contents, options: TableOptions) -> Contents:
+    """Return contents with class indices as labels, for the option `labels_from` or `positive`.
 
-    The labels, under `label_key`, are class indices counted from `labels_from`, or 1 for the positive class. With
-    `positive`, there are also "class_names" and "notes".
+    They are counted from `labels_from`, or 1 for the positive class, whose name and opposite are the class names.
     """
-    values, names_and_notes = np.asarray(arrays[label_key]), dict[str, Any]()
+    values = np.asarray(contents.labels)
     is_ignored = ignored_mask(values, options)
     if options.labels_from is not None:
         labels = count_from(options.labels_from, values[~is_ignored], None)
     else:
-        scores = next((np.asarray(arrays[name]) for name in ("logits", "probs") if name in arrays), None)
-        if scores is None or (scores.ndim > 1 and scores.shape[1] > 1):
-            actual = "confidences" if scores is None else "a column per class"
-            raise InputError(f"Expected a single score for positive=, got {actual}.", code="positive_class")
+        if np.shape(contents.scores)[1:] > (1,):
+            raise InputError("Expected a single score for positive=, got a column per class.", code="positive_class")
         columns = Columns(kind="probs", scores=("scores",))  # as for a table with this one column of scores
         labels, names, notes = read_binary_labels(values[~is_ignored], columns, options)
-        names_and_notes = {"class_names": names, "notes": notes}
+        contents = replace(contents, class_names=names, notes=notes)
     check_not_ignored(values, labels, None, options)
     # Ignored labels stay as they are. The type must hold both them and the class indices
     fill = options.ignore_index or 0
     all_labels = np.full(values.shape, fill, dtype=np.result_type(labels.dtype, np.min_scalar_type(fill)))
     all_labels[~is_ignored] = labels.ravel()
-    return {label_key: all_labels, **names_and_notes}
+    return replace(contents, labels=all_labels)

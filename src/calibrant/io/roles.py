@@ -26,8 +26,7 @@ from calibrant.io.columns import (
     normalize_column_name,
     sort_class_columns,
 )
-from calibrant.io.score_columns import find_score_columns
-from calibrant.io.search import RoleSearch
+from calibrant.io.score_columns import RoleSearch, find_score_columns
 from calibrant.predictions.validation.columns import strip_prefix
 from calibrant.predictions.validation.labels import positive_word
 
@@ -47,13 +46,13 @@ def infer_columns(frame: Any, options: TableOptions, *, has_all_rows: bool = Tru
         InputError: If a chosen column is missing, or columns are ambiguous.
     """
     explicit = {role: _match_column_names(value, frame.columns) for role, value in options.columns.items()}
-    search = RoleSearch(frame, replace(options, columns=explicit), has_all_rows)
     _check_explicit_columns(frame.columns, explicit)
-    search.roles |= {role: explicit[role] for role in ROLE_COLUMN_NAMES if role in explicit}
+    roles = {role: explicit[role] for role in ROLE_COLUMN_NAMES if role in explicit}
+    search = RoleSearch(frame, replace(options, columns=explicit), has_all_rows, roles)
     for role in ROLE_COLUMN_NAMES:
         if role not in search.roles and (name := _find_role_by_name(search, role)) is not None:
-            search.roles[role] = name  # no longer a candidate for the next roles
-    scores = find_score_columns(search)
+            search = search.with_role(role, name)  # no longer a candidate for the next roles
+    search, scores = find_score_columns(search)
     if scores is None:
         return _build_columns(search)
     multilabel_columns = ()
@@ -61,7 +60,7 @@ def infer_columns(frame: Any, options: TableOptions, *, has_all_rows: bool = Tru
         is_single_score = len(scores.columns) == 1 and not search.is_list(scores.columns[0])
         multilabel_columns = () if is_single_score else _find_multilabel_columns(search, scores)
         if not multilabel_columns:
-            _assign_remaining_column_to_label(search, scores)
+            search = _assign_remaining_column_to_label(search, scores)
     return _build_columns(search, scores, multilabel_columns)
 
 
@@ -129,7 +128,7 @@ def _build_columns(
     if repeated := [name for name in columns if name in used_columns and f"{name}_duplicated_0" in columns]:
         raise InputError(f"Expected one column {repeated[0]!r}, got two. Try to rename one.", code="column_twice")
     unused_columns = tuple(name for name in columns if name not in used_columns and not is_index_column(name))
-    fields |= {"explicit_roles": frozenset(search.explicit_roles), "notes": tuple(search.notes)}
+    fields |= {"explicit_roles": frozenset(search.explicit_roles), "notes": search.notes}
     return Columns(**roles, **fields, labels=multilabel_columns, unused_columns=unused_columns)
 
 
@@ -246,23 +245,23 @@ def _find_multilabel_columns(search: RoleSearch, scores: ScoreColumns) -> tuple[
     return names if are_binary else ()
 
 
-def _assign_remaining_column_to_label(search: RoleSearch, scores: ScoreColumns) -> None:
-    """Take the only other column of a table for the label if it holds classes.
+def _assign_remaining_column_to_label(search: RoleSearch, scores: ScoreColumns) -> RoleSearch:
+    """Return the search, with the only other column of a table as the label if it holds classes.
 
     Its values are classes of the score columns, or two classes of which one means yes, beside one or two score columns.
     """
     remaining = [name for name in search.unassigned_columns if name not in scores.columns]
     if not search.has_all_rows or len(remaining) != 1:
-        return
+        return search
     (column,) = remaining
     if search.is_list(column) or search.has_fractions(column):
-        return
+        return search
     classes = search.classes(column)
     names = {name.lower() for name in scores.names}
     is_binary = len(classes) == 2 and positive_word(classes) is not None and len(scores.columns) < 3
     if is_binary or (names and {name.lower() for name in classes} <= names):
-        search.roles["label"] = column
-        search.notes.append(f"The label is the only other column, {column!r}.")
+        return search.with_role("label", column, f"The label is the only other column, {column!r}.")
+    return search
 
 
 # Descriptions and requirements

@@ -4,34 +4,139 @@ The words role, score, group and weak are explained in `columns`. A table of ans
 and a column that tells whether the answer was correct, or labels and predictions to compare.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from calibrant._core.text import shorten_list
 from calibrant._core.types import InputError
-from calibrant.io.cells import class_keys, comparable_class_keys, to_numbers
+from calibrant.io.cells import class_keys, comparable_class_keys, is_list, sums_to, to_numbers, to_probabilities
 from calibrant.io.columns import (
+    MULTILABEL_PREFIXES,
     NON_CLASS_SUFFIXES,
     SCORE_COLUMN_NAMES,
     ScoreColumns,
+    TableOptions,
     explicit_score_columns,
     find_affixed_class_columns,
     find_class_columns,
     find_columns_named_after_class,
     find_role_columns,
     find_single_score_columns,
+    is_index_column,
 )
-from calibrant.io.scores import MIN_TOP_CLASS_ROWS
-from calibrant.io.search import RoleSearch, ambiguous_score_error
+from calibrant.predictions.validation.columns import strip_prefix
 from calibrant.predictions.validation.labels import positive_word
 
+MAX_LABEL_TEXTS = 1000
+MIN_TOP_CLASS_ROWS = 20  # rows that suffice to doubt a single score that is never below 1/2
 MIN_SEPARATED_ROWS = 5  # rows on each side of a threshold that is no coincidence
 MIN_BINARY_ROWS, MIN_ROWS_BELOW_HALF = 8, 3  # rows, and rows below 1/2, that show that there are two classes
 
 
-def find_score_columns(search: RoleSearch) -> ScoreColumns | None:
-    """Return the columns of scores, or None if the table has a confidence instead.
+@dataclass(frozen=True, eq=False)
+class RoleSearch:
+    """A table, and the roles that are assigned to its columns so far."""
+
+    frame: Any
+    options: TableOptions
+    has_all_rows: bool  # False for the head of a table, whose values decide nothing
+    roles: Mapping[str, str]  # column by role, such as "label", so far
+    notes: tuple[str, ...] = ()  # sentences for the user on roles that values decided
+    positive: str | None = None  # class that a single score is the probability of, as the predicted labels show
+
+    def with_role(self, role: str, column: str, note: str = "") -> "RoleSearch":
+        """Return the search with a column in a role, and perhaps a note."""
+        return replace(self, roles={**self.roles, role: column}).with_note(note)
+
+    def with_note(self, note: str) -> "RoleSearch":
+        """Return the search with a further note, unless it is empty."""
+        return replace(self, notes=(*self.notes, note)) if note else self
+
+    @property
+    def explicit_roles(self) -> Mapping[str, Any]:
+        """The columns that the caller chose, by role."""
+        return self.options.columns
+
+    @property
+    def unassigned_columns(self) -> list[str]:
+        """The columns that have no role yet, without an index of pandas."""
+        assigned = set(self.roles.values())
+        for columns in self.explicit_roles.values():
+            assigned |= {columns} if isinstance(columns, str) else {*columns}
+        return [name for name in self.frame.columns if name not in assigned and not is_index_column(name)]
+
+    def is_list(self, name: str) -> bool:
+        """Whether a column holds lists."""
+        return is_list(self.frame[name])
+
+    def has_fractions(self, name: str) -> bool:
+        """Whether a column has numbers that are not integers."""
+        column = self.frame[name]
+        return column.dtype.is_float() and bool((column != column.round(0)).any())
+
+    def classes(self, name: str) -> list[str]:
+        """Return the classes that occur in a column."""
+        return np.unique(class_keys(self.frame[name].drop_nulls())).tolist()
+
+    def label_texts(self) -> list[str]:
+        """Return up to `MAX_LABEL_TEXTS` labels that occur.
+
+        There are none if no column is the label yet, if only the head of the table is read, and if labels are lists.
+        """
+        if "label" not in self.roles or not self.has_all_rows or self.is_list(self.roles["label"]):
+            return []
+        return self.classes(self.roles["label"])[:MAX_LABEL_TEXTS]
+
+    def read_probabilities(self, name: str) -> np.ndarray:
+        """Return a column as probabilities, or raise `InputError` if only the head of a table is known."""
+        if not self.has_all_rows:
+            raise ambiguous_score_error(name, "only the whole table can tell")
+        return to_probabilities(self.frame[name], self.options)
+
+    def have_equal_values(self, first: str, second: str) -> bool:
+        """Whether two columns have the same numbers wherever both have numbers."""
+        a, b = self.read_probabilities(first), self.read_probabilities(second)
+        is_present = ~(np.isnan(a) | np.isnan(b))
+        return bool(is_present.any()) and bool((abs(a - b)[is_present] < 1e-6).all())
+
+    def rows_sum_to_one(self, names: Sequence[str]) -> bool:
+        """Whether the rows of some columns are non-negative numbers that sum to 1, or to 100.
+
+        Rows with a missing value do not count, but there must be others. False for texts that are not numbers.
+        """
+        try:
+            rows = np.stack([to_probabilities(self.frame[name], self.options) for name in names], 1)
+        except InputError:
+            return False
+        rows = rows[~np.isnan(rows).any(1)]
+        return len(rows) > 0 and bool((rows >= 0).all()) and (sums_to(rows) or sums_to(rows, 100.0))
+
+    def probs_match_logits(self, first: ScoreColumns, second: ScoreColumns) -> bool:
+        """Whether one group of columns holds logits, and the other their softmax, up to 0.01, for the same classes."""
+        has_both_kinds = {first.kind, second.kind} == {*SCORE_COLUMN_NAMES}  # probs and logits
+        if not self.has_all_rows or not has_both_kinds or first.names != second.names or not first.names:
+            return False
+        logits, probs = (first, second) if first.kind == "logits" else (second, first)
+        z = np.stack([to_numbers(self.frame[name]).to_numpy() for name in logits.columns], 1).astype(float)
+        p = np.stack([to_probabilities(self.frame[name], self.options) for name in probs.columns], 1)
+        exp_logits = np.exp(z - z.max(1, keepdims=True))  # minus the maximum, against overflow
+        return bool((abs(exp_logits / exp_logits.sum(1, keepdims=True) - p) < 1e-2).all())
+
+    def multilabel_columns(self, scores: ScoreColumns) -> tuple[str, ...]:
+        """Return the columns label_cat, label_dog, ... beside the scores, or () unless each class has one."""
+        label_candidates = [name for name in self.frame.columns if name not in scores.columns]
+        for prefix in MULTILABEL_PREFIXES:
+            by_class = {strip_prefix(name, prefix): name for name in label_candidates}  # "" for other names
+            if scores.names and {*scores.names} <= by_class.keys():
+                return tuple(by_class[name] for name in scores.names)
+        return ()
+
+
+def find_score_columns(search: RoleSearch) -> tuple[RoleSearch, ScoreColumns | None]:
+    """Return the search with the roles that scores decide, and the columns of scores, None if there is a confidence.
 
     The first of these that exist are the scores: the columns that the caller chose; a column per class, or of lists; a
     single score by its name; in a whole table without a confidence, columns named after their classes.
@@ -48,19 +153,20 @@ def find_score_columns(search: RoleSearch) -> ScoreColumns | None:
         )
     if explicit_kinds:
         kind = explicit_kinds[0]
-        return explicit_score_columns(search.frame.columns, kind, search.explicit_roles[kind])
+        return search, explicit_score_columns(search.frame.columns, kind, search.explicit_roles[kind])
     if answer_roles:  # then the table is one of answers
         scores = [group for group in _find_single_scores(search) if group.kind == "probs"]
         # If the caller chose the correctness alone, a single score is the confidence
         if "confidence" not in search.roles and len(scores) == 1:
-            search.roles["confidence"] = scores[0].columns[0]
-        return None
-    if (group := _choose_class_columns(search)) is not None:
-        return group
+            search = search.with_role("confidence", scores[0].columns[0])
+        return search, None
+    search, group = _choose_class_columns(search)
+    if group is not None:
+        return search, group
     candidates = _find_single_scores(search)
     if not candidates and "confidence" not in search.roles and search.has_all_rows:
         if (group := _find_unprefixed_class_columns(search)) is not None:
-            return group
+            return search, group
         candidates = _find_columns_named_after_class(search)
     return resolve_single_score(search, candidates)
 
@@ -68,8 +174,10 @@ def find_score_columns(search: RoleSearch) -> ScoreColumns | None:
 # One column per class
 
 
-def _choose_class_columns(search: RoleSearch) -> ScoreColumns | None:
+def _choose_class_columns(search: RoleSearch) -> tuple[RoleSearch, ScoreColumns | None]:
     """Return the group of columns with a score per class, or the column with a list per row, or None without one.
+
+    The search that is returned with it lacks a confidence that is a column of the group.
 
     A group with weak names, such as score_cat and score_dog, needs values that confirm it: rows that sum to 1. The
     values decide only if the whole table is known, no column is the confidence, and no group has better names.
@@ -82,31 +190,33 @@ def _choose_class_columns(search: RoleSearch) -> ScoreColumns | None:
     """
     has_answers = {"confidence", "correct"} <= search.roles.keys() and "label" not in search.roles
     list_groups = [g for g in find_single_score_columns(search.unassigned_columns) if search.is_list(g.columns[0])]
-    groups = [*_find_class_column_groups(search), *list_groups]
+    search, class_groups = _find_class_column_groups(search)
+    groups = [*class_groups, *list_groups]
     certain_groups = [group for group in groups if not group.is_weak]
     if not certain_groups and search.has_all_rows and "confidence" not in search.roles:
         certain_groups = [group for group in groups if search.rows_sum_to_one(group.columns)]
     has_multilabels = any(search.multilabel_columns(group) for group in certain_groups)
     if has_answers and not has_multilabels:
-        return None
+        return search, None
     if len(certain_groups) == 2 and search.probs_match_logits(*certain_groups):
-        search.notes.append("Probabilities and logits agree, and the logits are read.")
-        return next(group for group in certain_groups if group.kind == "logits")
+        search = search.with_note("Probabilities and logits agree, and the logits are read.")
+        return search, next(group for group in certain_groups if group.kind == "logits")
     if len(certain_groups) > 1:
         raise ambiguous_scores_error(certain_groups)
-    return certain_groups[0] if certain_groups else None
+    return search, certain_groups[0] if certain_groups else None
 
 
-def _find_class_column_groups(search: RoleSearch) -> list[ScoreColumns]:
+def _find_class_column_groups(search: RoleSearch) -> tuple[RoleSearch, list[ScoreColumns]]:
     """Return groups of one column per class.
 
     A class may be named max. Therefore columns such as prob_max, even one that was taken for the confidence, extend a
-    group if the rows then sum to 1, or if each class has a column of labels.
+    group if the rows then sum to 1, or if each class has a column of labels. The search that is returned lacks such a
+    confidence.
     """
     labels, unassigned = search.label_texts(), search.unassigned_columns
     groups = find_class_columns(unassigned, labels)
     if not search.has_all_rows:
-        return groups
+        return search, groups
     is_confidence_inferred = "confidence" in search.roles and "confidence" not in search.explicit_roles
     confidence = search.roles["confidence"] if is_confidence_inferred else None
     names: set[str | None] = {*unassigned, confidence}
@@ -117,9 +227,9 @@ def _find_class_column_groups(search: RoleSearch) -> list[ScoreColumns]:
         is_confirmed = search.multilabel_columns(extended) or (contained and search.rows_sum_to_one(extended.columns))
         if not is_known and is_confirmed:
             groups = [group for group in groups if group not in contained] + [extended]
-            if search.roles.get("confidence") in extended.columns:
-                del search.roles["confidence"]
-    return groups
+    if any(confidence in group.columns for group in groups):
+        search = replace(search, roles={role: name for role, name in search.roles.items() if role != "confidence"})
+    return search, groups
 
 
 def _find_unprefixed_class_columns(search: RoleSearch) -> ScoreColumns | None:
@@ -180,46 +290,45 @@ class ScoreMeaning:
 CONFIDENCE = ScoreMeaning(None)
 
 
-def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> ScoreColumns | None:
+def resolve_single_score(search: RoleSearch, candidates: list[ScoreColumns]) -> tuple[RoleSearch, ScoreColumns | None]:
     """Decide whether a single number per row is the probability of a class or the confidence of an answer.
 
     A candidate is a probability, unless the predictions or the correctness beside it show that it is a confidence.
     Without candidates, a column that is named as a confidence is checked: it must not be a probability.
 
     Args:
-        search: The table, and the roles found so far. A candidate that is a confidence gets this role here.
+        search: The table, and the roles found so far.
         candidates: Columns that may be a single score, as groups of one column.
 
     Returns:
-        The column of the probability, or None without one.
+        The search, in which a candidate that is a confidence has this role, and the column of the probability, or None
+        without one.
 
     Raises:
         InputError: If several candidates differ, or the values do not decide.
     """
     roles = search.roles
     if "confidence" in roles and "correct" in roles:  # these answers are complete without a score
-        return None
+        return search, None
     if not candidates:
         if {"confidence", "label", "predicted"} <= roles.keys() and search.has_all_rows:
             _check_not_positive_class(search, roles["confidence"])
-        return None
+        return search, None
     score = _require_one_score(search, candidates)
     if "confidence" in roles:
         return _resolve_beside_confidence(search, score)
     has_evidence = "predicted" in roles or "correct" in roles
     # Logits are no confidences of answers, and only a probability has a positive class
     if score.kind == "logits" or search.options.positive is not None or not has_evidence:
-        return score
+        return search, score
     name = score.columns[0]
     meaning = _infer_from_predicted(search, name) if "predicted" in roles else _infer_from_correct(search, name)
     if meaning.positive is None:
-        roles["confidence"] = name
-        search.notes.append(f"The column {name!r} is the confidence of the prediction.")
-        return None
+        return search.with_role("confidence", name, f"The column {name!r} is the confidence of the prediction."), None
     # A class with a word such as "yes" is found again when the labels are read
-    search.positive = None if meaning.has_positive_word else meaning.positive
-    search.notes.append(f"The column {name!r} is the probability of {meaning.positive!r}, as the predictions show.")
-    return score
+    search = replace(search, positive=None if meaning.has_positive_word else meaning.positive)
+    note = f"The column {name!r} is the probability of {meaning.positive!r}, as the predictions show."
+    return search.with_note(note), score
 
 
 def _require_one_score(search: RoleSearch, candidates: list[ScoreColumns]) -> ScoreColumns:
@@ -234,22 +343,21 @@ def _require_one_score(search: RoleSearch, candidates: list[ScoreColumns]) -> Sc
     return first
 
 
-def _resolve_beside_confidence(search: RoleSearch, score: ScoreColumns) -> ScoreColumns | None:
+def _resolve_beside_confidence(search: RoleSearch, score: ScoreColumns) -> tuple[RoleSearch, ScoreColumns | None]:
     """Return a score if the confidence beside it is the larger of p and 1 - p for its probability p, else None.
 
-    None means that the score is the confidence under another name, or tells whether answers were correct, which is
-    then noted among the roles of the search. Raises `InputError` if the score has neither meaning.
+    None means that the score is the confidence under another name, or tells whether answers were correct, a role that
+    it has in the search that is returned. Raises `InputError` if the score has neither meaning.
     """
     roles, name = search.roles, score.columns[0]
     if _is_confidence_of_score(search, score):  # the probability also tells which class is meant
-        return score
+        return search, score
     if {"label", "predicted"} <= roles.keys() and search.have_equal_values(name, roles["confidence"]):
-        return None  # labels and predictions tell which answers were correct
+        return search, None  # labels and predictions tell which answers were correct
     is_zero_one = {*np.unique(search.read_probabilities(name)).tolist()} <= {0, 1}
     if "label" in roles or not is_zero_one:
         raise ambiguous_score_error(name, f"{roles['confidence']!r} holds other confidences")
-    roles["correct"] = name  # a score of answers, such as accuracy
-    return None
+    return search.with_role("correct", name), None  # a score of answers, such as accuracy
 
 
 def ambiguous_scores_error(groups: list[ScoreColumns]) -> InputError:
@@ -393,3 +501,13 @@ def _find_separated_class(p: np.ndarray, predicted: np.ndarray, min_rows: int) -
         if min(len(upper_scores), len(lower_scores)) >= min_rows and upper_scores.min() > lower_scores.max():
             return str(upper)
     return None
+
+
+def ambiguous_score_error(name: str, reason: str) -> InputError:
+    """Return the error for a number that may be a confidence or the probability of one class."""
+    return InputError(
+        f"Expected either the confidence of the predicted class or the probability of one class in {name!r}, but "
+        f"{reason}. Try confidence={name!r} (--confidence {name}), or probs={name!r} with positive= for the class "
+        f"(--probs {name} --positive CLASS).",
+        code="ambiguous_reading",
+    )

@@ -14,8 +14,7 @@ import numpy as np
 from calibrant._core.lazy import polars
 from calibrant._core.text import shorten_list
 from calibrant._core.types import InputError, prefix_errors
-from calibrant.io.logs import LogOptions, LogRow, Outcome, read_logs, rows_to_arrays
-from calibrant.io.predictions import from_arrays
+from calibrant.io.logs import LogOptions, LogRow, Outcome, read_logs, rows_to_contents
 from calibrant.predictions import Predictions
 
 
@@ -108,7 +107,7 @@ class EvaluationLog:
         Raises:
             InputError: If no answer has a confidence ("no_confidence").
         """
-        return from_arrays(rows_to_arrays(self.rows) | {"notes": self.notes})
+        return rows_to_contents(self.rows, self.notes).to_predictions()
 
     def accuracy(self, average: Literal["micro", "macro"] = "micro") -> float:
         """Return the mean score of graded answers, in which a question counts once, with the mean of its repeats.

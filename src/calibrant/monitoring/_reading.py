@@ -12,12 +12,12 @@ from calibrant._core.text import parse_number, shorten_list
 from calibrant._core.types import InputError, prefix_errors
 from calibrant.io.cells import to_numbers
 from calibrant.io.columns import Columns, TableOptions, find_role_columns
+from calibrant.io.contents import Contents
 from calibrant.io.files import is_pattern, list_table_files
 from calibrant.io.formats import is_table
-from calibrant.io.frames import frame_to_arrays
+from calibrant.io.frames import frame_to_contents
 from calibrant.io.labels import count_from, label_values
-from calibrant.io.predictions import from_unlabeled_arrays
-from calibrant.io.reading import read
+from calibrant.io.predictions import read_contents
 from calibrant.io.roles import infer_columns, leave_out_empty_labels
 from calibrant.io.tables import read_table
 from calibrant.monitoring._rows import UNKNOWN_LABEL, hash_ids
@@ -158,22 +158,22 @@ class WatchFile:
         """Return the predictions, which rows have a label (n), and their ids or None."""
         labeled = None
         if self.columns is not None:
-            arrays, labeled = _read_predictions(self.frame, self.columns, self.options, watch.class_names)
-            arrays["notes"] = (*self.notes, *arrays["notes"])
+            contents, labeled = _read_predictions(self.frame, self.columns, self.options, watch.class_names)
+            contents = replace(contents, notes=(*self.notes, *contents.notes))
         else:
-            arrays = read(self.path, self.options, needs_labels=False)
-        p, has_labels = from_unlabeled_arrays(arrays, are_logits=self.options.are_logits)
+            contents = read_contents(self.path, self.options, needs_labels=False)
+        p = contents.with_labels().to_predictions(are_logits=self.options.are_logits)
         if p.examples is not None:
             raise _fractional_outcomes_error()
         if labeled is None:  # a file without columns, whose rows all have a label or none has
-            labeled = np.full(len(p), has_labels)
+            labeled = np.full(len(p), contents.labels is not None)
         if len(p) != len(labeled):
             raise InputError(
                 f"Expected {len(labeled):,} complete rows, got {len(p):,}. Try removing the others first, without "
                 "--drop.",
                 code="incomplete_rows",
             )
-        return p, labeled, arrays.get("ids")
+        return p, labeled, contents.ids
 
 
 def _present_roles(frame: Any, roles: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,8 +253,8 @@ def _fractional_outcomes_error() -> InputError:
 
 def _read_predictions(
     frame: Any, columns: Columns, options: TableOptions, class_names: tuple[str, ...] | None
-) -> tuple[dict[str, Any], np.ndarray]:
-    """Return the arrays of predictions by role, and which rows have a label (n). The other rows get the first label.
+) -> tuple[Contents, np.ndarray]:
+    """Return the contents of a table, and which rows have a label (n). The other rows get the first label.
 
     Args:
         frame: A polars frame.
@@ -278,4 +278,4 @@ def _read_predictions(
         labeled = frame[truth].is_not_null().to_numpy()
         # any label will do for the rows that have none, as `labeled` is False there
         frame = frame.with_columns(frame[truth].fill_null(frame[truth].drop_nulls()[0]))
-    return frame_to_arrays(frame, columns, options), labeled
+    return frame_to_contents(frame, columns, options), labeled

@@ -2,9 +2,9 @@
 
 from calibrant.predictions import _apply, _predictions
 from calibrant.predictions._apply import *
-from calibrant.predictions._columns import column_names
 from calibrant.predictions._predictions import *
 from calibrant.predictions.events import EventSelector
+from calibrant.predictions.validation.columns import column_names
 
 __all__ = ["EventSelector", "column_names"]
 __all__ += _apply.__all__

@@ -1,8 +1,9 @@
-"""Validate every source of predictions: each function returns the fields of `Predictions` by name.
+"""Validate every source of predictions: each function returns the fields of `Predictions`.
 
 The arguments are explained at the constructors of `Predictions`, such as `Predictions.from_probs`.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,21 +13,20 @@ from torch import Tensor
 
 from calibrant._core.kernels.threads import thread_limit
 from calibrant._core.types import InputError
-from calibrant.predictions._columns import match_columns, match_targets, score_name
 from calibrant.predictions.events import BINARY_KINDS, PREFERENCE, PRESENCE
-from calibrant.predictions.validation import validate_inputs
+from calibrant.predictions.validation import Fields, validate_inputs
 from calibrant.predictions.validation.arrays import num_elements, to_tensor
+from calibrant.predictions.validation.columns import match_columns, match_targets, score_name
 from calibrant.predictions.validation.labels import binary_labels
 from calibrant.predictions.validation.names import factorize_samples, to_unique_names
 from calibrant.predictions.validation.scores import SingleScoreEvidence, clip_rounding, is_single, log_probs
 from calibrant.predictions.validation.weights import COUNTS
 
-Fields = dict[str, Any]
 SUM_TOLERANCE = 1e-3  # largest difference of the sum of rounded soft labels from 1
 
 
 def fields_from_probs(probs: Any, labels: Any, weights: Any, *, normalize: bool = False, **options: Any) -> Fields:
-    """Return the fields of `Predictions.from_probs` by name, from its arguments, which are validated.
+    """Return the fields of `Predictions.from_probs`, from its arguments, which are validated.
 
     `probs` are (n, k, ...), or single probabilities of class 1 of two, (n,) or (n, 1, ...).
     """
@@ -44,7 +44,7 @@ def fields_from_probs(probs: Any, labels: Any, weights: Any, *, normalize: bool 
 
 
 def fields_from_logits(logits: Any, labels: Any, weights: Any, **options: Any) -> Fields:
-    """Return the fields of `Predictions` by name, from its arguments, which are validated."""
+    """Return the fields of `Predictions`, from its arguments, which are validated."""
     logits, labels, options["class_names"], notes = match_columns(logits, labels, options.get("class_names"))
     return validate_inputs(logits, labels, weights, notes=notes, **options)
 
@@ -52,7 +52,7 @@ def fields_from_logits(logits: Any, labels: Any, weights: Any, **options: Any) -
 def fields_from_confidence(
     confidence: Any, correct: Any, weights: Any, *, of: str = "correct", **options: Any
 ) -> Fields:
-    """Return the fields of `Predictions.from_confidence` by name, from its arguments, which are validated.
+    """Return the fields of `Predictions.from_confidence`, from its arguments, which are validated.
 
     The classes are 0, such as "wrong", and 1, such as "correct". `correct` may be a credit between 0 and 1.
     """
@@ -116,7 +116,7 @@ def fields_from_soft_labels(
     groups: Any = None,
     class_names: Any = None,
 ) -> Fields:
-    """Return the fields of `Predictions.from_soft_labels` by name, from its arguments, which are validated.
+    """Return the fields of `Predictions.from_soft_labels`, from its arguments, which are validated.
 
     `scores` are logits, or probabilities if `probs`; `soft_labels` are probabilities of the classes. Both are (n, k).
     """
@@ -137,7 +137,7 @@ def fields_from_soft_labels(
                 code="soft_labels",
             )
         build = fields_from_probs if probs else validate_inputs
-        columns: Fields = {"weights_are": weights_are, "clusters": clusters, "groups": groups}
+        columns: dict[str, Any] = {"weights_are": weights_are, "clusters": clusters, "groups": groups}
         columns["class_names"] = class_names
         fields = build(scores, y.argmax(1), weights, of=of, **columns)  # `_divide_examples` replaces these labels
         return _divide_examples(fields, y / sums[:, None])
@@ -156,21 +156,25 @@ def _divide_examples(fields: Fields, soft_labels: Tensor) -> Fields:
     """
     examples, labels = (soft_labels > 0).nonzero(as_tuple=True)  # example and class of each new row
     if len(examples) == len(soft_labels):  # one class per example
-        return fields | {"labels": labels}
-    columns = ("logits", "weights", "clusters", "groups")
-    divided = {name: fields[name][examples] for name in columns if fields[name] is not None}
-    divided["weights"] = soft_labels[examples, labels] * divided.get("weights", 1.0)
-    divided.setdefault("clusters", examples.clone())  # a copy, as no two fields share memory
-    divided["weights_are"] = fields["weights_are"] or COUNTS  # the rows of an example sum to its weight
+        return replace(fields, labels=labels)
     num_fractional = int((soft_labels.amax(1) < 1).sum())
-    note = f"{num_fractional:,} of {len(soft_labels):,} outcomes are fractional."
-    return fields | divided | {"labels": labels, "examples": examples, "notes": (*fields["notes"], note)}
+    return replace(
+        fields,
+        logits=fields.logits[examples],
+        labels=labels,
+        weights=soft_labels[examples, labels] * (1.0 if fields.weights is None else fields.weights[examples]),
+        weights_are=fields.weights_are or COUNTS,  # the rows of an example sum to its weight
+        clusters=examples.clone() if fields.clusters is None else fields.clusters[examples],  # fields share no memory
+        groups=None if fields.groups is None else fields.groups[examples],
+        examples=examples,
+        notes=(*fields.notes, f"{num_fractional:,} of {len(soft_labels):,} outcomes are fractional."),
+    )
 
 
 def fields_from_binary_logits(
     scores: Any, labels: Any, weights: Any, *, logits: bool = False, **options: Any
 ) -> Fields:
-    """Return the fields of `Predictions.from_binary_logits` by name, from its arguments, which are validated.
+    """Return the fields of `Predictions.from_binary_logits`, from its arguments, which are validated.
 
     Every score s, one per label, becomes the pair of logits [0, s], whose softmax gives class 1 the sigmoid of s. With
     `logits`, scores may all lie in [0, 1], as probabilities do.
@@ -198,12 +202,12 @@ def fields_from_binary_logits(
         if bool(is_certain.any()):  # [-inf, 0] instead of [0, inf], because logits lie below infinity
             negative_logit, s = negative_logit.masked_fill(is_certain, -torch.inf), s.masked_fill(is_certain, 0.0)
         pair = torch.stack([negative_logit, s], 1)
-        arguments: Fields = {"of": 1} | options | {"class_names": names}
+        arguments: dict[str, Any] = {"of": 1} | options | {"class_names": names}
         return validate_inputs(pair, y, weights, **arguments)
 
 
 def fields_from_pairs(chosen: Any, rejected: Any, weights: Any, **options: Any) -> Fields:
-    """Return the fields of `Predictions.from_pairs` by name, from its arguments, which are validated.
+    """Return the fields of `Predictions.from_pairs`, from its arguments, which are validated.
 
     A pair becomes a row of logits [rejected, chosen] with label 1. A tie is half right: its soft label is [1/2, 1/2].
     """
@@ -237,7 +241,7 @@ def fields_from_labels(
     logits: bool = False,
     ignore_index: int | None = None,
 ) -> Fields:
-    """Return the fields of `Predictions.multilabel` by name, from its arguments, which are validated.
+    """Return the fields of `Predictions.multilabel`, from its arguments, which are validated.
 
     `scores` and `targets` are (n, l), for l labels of each of n samples. Targets that are not ignored become rows.
     """
@@ -269,7 +273,7 @@ def fields_from_labels(
 
         # The groups of the predictions are the labels; groups of samples, such as hospitals, are kept beside them
         row_groups, row_group_names = (None, None) if groups is None else factorize_per_label(groups, "groups")
-        options: Fields = {
+        options: dict[str, Any] = {
             "weights": None if weights is None else _weights_per_label(weights, is_ignored),
             "weights_are": weights_are,
             "of": 1,
@@ -280,7 +284,7 @@ def fields_from_labels(
             SingleScoreEvidence().add(s).check("probs=True")
         build = fields_from_probs if probs else partial(fields_from_binary_logits, logits=True)  # checked above
         groups_of_rows = {"row_groups": row_groups, "row_group_names": row_group_names}
-        return build(s, y, **options) | {"groups": label_index, "group_names": label_names} | groups_of_rows
+        return replace(build(s, y, **options), groups=label_index, group_names=label_names, **groups_of_rows)
 
 
 def _weights_per_label(weights: Any, is_ignored: Tensor) -> Tensor:

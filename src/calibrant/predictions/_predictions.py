@@ -1,7 +1,7 @@
 """The class `Predictions`. The documentation of its constructors makes the file long."""
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -29,8 +29,8 @@ from calibrant.predictions._constructors import (
     fields_from_probs,
     fields_from_soft_labels,
 )
-from calibrant.predictions.events import BINARY_EVENTS, PREFERENCE, EventSelector, default_selector
-from calibrant.predictions.validation import resolve_event
+from calibrant.predictions.events import BINARY_EVENTS, PREFERENCE, default_selector
+from calibrant.predictions.validation import Fields, resolve_event
 from calibrant.predictions.validation.arrays import num_elements
 from calibrant.predictions.validation.labels import positive_word
 from calibrant.predictions.validation.weights import COUNTS, IMPORTANCE
@@ -45,7 +45,7 @@ _files: Any = LazyModule("calibrant.io.predictions")  # the readers, which stand
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
-class Predictions:
+class Predictions(Fields):
     """Validated, immutable logits and labels of samples, with optional weights, clusters and groups.
 
     Logits are any unnormalized log-probabilities; -inf means probability 0. Arrays may be torch, numpy, jax or nested
@@ -80,21 +80,6 @@ class Predictions:
     calibrant._core.types.InputError: Expected labels in 0 .. 2, got 3 .. 3. Try labels - 1 if they are counted from 1.
     """
 
-    logits: Tensor  # (n k) float
-    labels: Tensor  # (n) int64
-    weights: Tensor | None  # (n) float64, non-negative
-    weights_are: str | None  # "counts" or "importance", None without weights
-    clusters: Tensor | None  # (n) int64
-    groups: Tensor | None  # (n) int64, indices of `group_names`
-    of: EventSelector  # the event to evaluate
-    class_names: tuple[str, ...] | None
-    group_names: tuple[str, ...] | None
-    notes: tuple[str, ...]  # remarks on the input, such as rounding or the roles of a table's columns
-    # (n) int64, indices of `row_group_names`: with several labels, `groups` are the labels, and these groups of samples
-    row_groups: Tensor | None = None
-    row_group_names: tuple[str, ...] | None = None
-    examples: Tensor | None = None  # (n) int64, index of the example that each row is a part of, if labels are soft
-
     def __init__(
         self,
         logits: Any,
@@ -111,13 +96,14 @@ class Predictions:
         columns: dict[str, Any] = {"weights_are": weights_are, "clusters": clusters, "groups": groups}
         options: dict[str, Any] = {"of": of, "class_names": class_names, "ignore_index": ignore_index}
         # The fields of a frozen dataclass cannot be assigned
-        self.__dict__.update(fields_from_logits(logits, labels, weights, **columns, **options))
+        self.__dict__.update(vars(fields_from_logits(logits, labels, weights, **columns, **options)))
 
     @staticmethod
-    def _construct(values: Mapping[str, Any]) -> "Predictions":
-        """Return predictions with fields that were validated before."""
+    def _construct(validated: Fields, **changes: Any) -> "Predictions":
+        """Return predictions with fields that were validated before, some of which are replaced."""
         predictions = object.__new__(Predictions)
-        predictions.__dict__.update(values)
+        values = {name: getattr(validated, name) for name in FIELD_NAMES if name not in changes}
+        predictions.__dict__.update(values | changes)
         return predictions
 
     def _replace(self, **changes: Any) -> "Predictions":
@@ -125,7 +111,7 @@ class Predictions:
 
         Cached statistics, which depend on the fields, are dropped unless they are among the changes.
         """
-        return self._construct({name: getattr(self, name) for name in FIELD_NAMES if name not in changes} | changes)
+        return self._construct(self, **changes)
 
     @classmethod
     def from_probs(

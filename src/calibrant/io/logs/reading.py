@@ -13,6 +13,7 @@ from calibrant._core.foreign import parse_json, parse_json_lines
 from calibrant._core.text import shorten_list
 from calibrant._core.types import InputError
 from calibrant.io.columns import TableOptions
+from calibrant.io.contents import Contents
 from calibrant.io.encoding import read_decompressed, to_utf8
 from calibrant.io.files import check_file, is_pattern, is_visible_table, list_matching_files, require_matching_files
 from calibrant.io.formats import BY_SUFFIX
@@ -23,7 +24,7 @@ from calibrant.io.logs.rows import (
     LogRow,
     describe_rows,
     resolve_rows,
-    rows_to_arrays,
+    rows_to_contents,
     select_name,
     single_model,
 )
@@ -37,8 +38,8 @@ LOG_ROLES = ("correct", "confidence", "group")
 _INSPECT_JSON = re.compile(r"\d{4}-\d\d-\d\dT[\d:+-]+_.+_\w+\.json")  # name of a log in a folder
 
 
-def read_arrays(path: Path, options: TableOptions) -> dict[str, Any]:
-    """Read the arrays of a log.
+def read_log(path: Path, options: TableOptions) -> Contents:
+    """Read the contents of a log.
 
     The roles correct, confidence and group name the score, the confidence and the subject.
 
@@ -61,7 +62,7 @@ def read_arrays(path: Path, options: TableOptions) -> dict[str, Any]:
         encoding=options.encoding,
     )
     rows, notes, *_ = read_logs(path, log_options)
-    return rows_to_arrays(rows) | {"notes": notes}
+    return rows_to_contents(rows, notes)
 
 
 def read_logs(

@@ -11,6 +11,7 @@ import numpy as np
 
 from calibrant._core.text import shorten_list, shorten_repr
 from calibrant._core.types import InputError
+from calibrant.io.contents import Contents
 from calibrant.io.logs.confidences import (
     ProbabilityTable,
     is_missing,
@@ -279,10 +280,10 @@ def _to_text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def rows_to_arrays(rows: Sequence[LogRow]) -> dict[str, Any]:
-    """Return the arrays of predictions: answers with a confidence, questions as clusters, subjects as groups.
+def rows_to_contents(rows: Sequence[LogRow], notes: tuple[str, ...]) -> Contents:
+    """Return the contents of logs: answers with a confidence, questions as clusters, subjects as groups.
 
-    If every such answer has logits and one right choice, the arrays are logits and labels; questions with fewer
+    If every such answer has logits and one right choice, these are logits and labels; questions with fewer
     choices have -inf at the end. Otherwise they are confidences and scores in [0, 1].
 
     Raises:
@@ -298,22 +299,18 @@ def rows_to_arrays(rows: Sequence[LogRow]) -> dict[str, Any]:
             code="no_confidence",
         )
     index = {key: i for i, key in enumerate(sorted({(row.task, row.question) for row in used}))}
-    arrays: dict[str, Any] = {"clusters": np.array([index[row.task, row.question] for row in used], dtype=np.int64)}
-    subjects = {row.subject for row in used}
-    if subjects != {None}:
-        name = NO_SUBJECT
-        while name in subjects:  # a subject of this name is another group
-            name = f"({name})"
-        arrays["groups"] = [name if row.subject is None else row.subject for row in used]
+    clusters = np.array([index[row.task, row.question] for row in used], dtype=np.int64)
+    subjects, name = {row.subject for row in used}, NO_SUBJECT
+    while name in subjects:  # a subject of this name is another group
+        name = f"({name})"
+    groups = None if subjects == {None} else [name if row.subject is None else row.subject for row in used]
     if all(row.logits is not None and row.label is not None for row in used):
-        return arrays | {
-            "logits": pad_logits([row.logits or () for row in used]),
-            "labels": np.array([row.label for row in used], dtype=np.int64),
-        }
-    return arrays | {
-        "confidence": np.array([row.confidence for row in used], dtype=np.float64),
-        "correct": np.array([row.correct for row in used], dtype=np.float64),
-    }
+        kind, scores = "logits", pad_logits([row.logits or () for row in used])
+        labels = np.array([row.label for row in used], dtype=np.int64)
+    else:
+        kind, scores = "confidence", np.array([row.confidence for row in used], dtype=np.float64)
+        labels = np.array([row.correct for row in used], dtype=np.float64)
+    return Contents(kind, scores, labels, clusters=clusters, groups=groups, notes=notes)
 
 
 def pad_logits(logits: Sequence[Sequence[float]]) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Validate inputs to `Predictions`. Errors say how to fix them."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,26 @@ from calibrant.predictions.validation.names import factorize, to_unique_names
 from calibrant.predictions.validation.weights import FRACTIONS_NOTE, IMPORTANCE, resolve_weights_are
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Fields:
+    """The validated fields of `Predictions`."""
+
+    logits: Tensor  # (n k) float
+    labels: Tensor  # (n) int64
+    weights: Tensor | None  # (n) float64, non-negative
+    weights_are: str | None  # "counts" or "importance", None without weights
+    clusters: Tensor | None  # (n) int64
+    groups: Tensor | None  # (n) int64, indices of `group_names`
+    of: EventSelector  # the event to evaluate
+    class_names: tuple[str, ...] | None
+    group_names: tuple[str, ...] | None
+    notes: tuple[str, ...]  # remarks on the input, such as rounding or the roles of a table's columns
+    # (n) int64, indices of `row_group_names`: with several labels, `groups` are the labels, and these groups of samples
+    row_groups: Tensor | None = None
+    row_group_names: tuple[str, ...] | None = None
+    examples: Tensor | None = None  # (n) int64, index of the example that each row is a part of, if labels are soft
+
+
 def validate_inputs(
     logits: Any,
     labels: Any,
@@ -28,8 +49,8 @@ def validate_inputs(
     ignore_index: int | None = None,
     notes: tuple[str, ...] = (),
     copy: bool = True,
-) -> dict[str, Any]:
-    """Validate the arguments of `Predictions` and return its fields by name.
+) -> Fields:
+    """Validate the arguments of `Predictions` and return its fields.
 
     `notes` are sentences on earlier conversions. With `copy`, no field shares memory with an argument. Positions with
     the label `ignore_index` are left out.
@@ -62,16 +83,22 @@ def validate_inputs(
             raise InputError(
                 f"Expected {k} class_names, one per column of logits, got {len(names)}.", code="names_length"
             )
-        originals = {"logits": logits, "labels": labels, "weights": weights} if copy else {}  # other fields are new
-        tensors = {"logits": z, "labels": y, **columns}
-        return {
-            **{name: copy_if_aliased(column, originals.get(name)) for name, column in tensors.items()},
-            "weights_are": reading,
-            "of": resolve_event(of, k, names),
-            "class_names": names,
-            "group_names": group_names,
-            "notes": (*notes, *label_notes),
-        }
+        w = columns["weights"]
+        if copy:  # other fields are new
+            z, y = copy_if_aliased(z, logits), copy_if_aliased(y, labels)
+            w = None if w is None else copy_if_aliased(w, weights)
+        return Fields(
+            logits=z,
+            labels=y,
+            weights=w,
+            weights_are=reading,
+            clusters=columns["clusters"],
+            groups=columns["groups"],
+            of=resolve_event(of, k, names),
+            class_names=names,
+            group_names=group_names,
+            notes=(*notes, *label_notes),
+        )
 
 
 def check_level(level: float) -> None:

@@ -101,9 +101,9 @@ def is_text(values: Any) -> bool:
     return array.dtype.kind in "US"
 
 
-def copy_if_aliased(x: Tensor | None, original: Any) -> Tensor | None:
-    """Copy a tensor that shares memory with the caller's. Return any other tensor, and None, unchanged."""
-    if x is None or not isinstance(original, Tensor):  # other originals were copied by `to_tensor`
+def copy_if_aliased(x: Tensor, original: Any) -> Tensor:
+    """Copy a tensor that shares memory with the caller's. Return any other tensor unchanged."""
+    if not isinstance(original, Tensor):  # other originals were copied by `to_tensor`
         return x
     is_aliased = x.untyped_storage().data_ptr() == original.untyped_storage().data_ptr()
     return x.clone() if is_aliased else x

@@ -129,3 +129,4 @@ figure, axes = pyplot.subplots(1, 2, figsize=(7.6, 3.8))
 for ax, (name, day) in zip(axes, (("before", before), ("after", after))):
     french = contract.calibrate(day).with_event("fraud").select_group("FR")
     plots.reliability_curve(metrics.curves.corp(french), ax=ax, title=f"France, {name}")
+    ax.set(xlabel="probability of fraud", ylabel="frequency")

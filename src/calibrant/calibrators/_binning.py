@@ -14,21 +14,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from calibrant._core.arguments import Count, OpenFraction, Range, check_arguments
 from calibrant._core.kernels.bins import Bins, GroupedScores, edges_between, unbounded_bin_index
 from calibrant._core.kernels.solvers import Certificate, worst_status
 from calibrant._core.registry import CALIBRATORS
-from calibrant._core.types import (
-    Allows,
-    Count,
-    FiniteVector,
-    Index,
-    InputError,
-    Logits,
-    OpenFraction,
-    PerBin,
-    Range,
-    check_arguments,
-)
+from calibrant._core.types import Allows, FiniteVector, Index, InputError, Logits, PerBin
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._binary import Platt
 from calibrant.calibrators._confidence import (

@@ -27,6 +27,7 @@ BARE_TABLE_STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_styl
 def option_limits(hint: Any) -> dict[str, Any]:
     """Return the settings `min` and `max` of an option, from the annotation of the argument that it becomes.
 
+    >>> from calibrant._core.arguments import Fraction
     >>> option_limits(Fraction | None)
     {'min': 0, 'max': 1}
     """

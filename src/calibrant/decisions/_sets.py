@@ -11,18 +11,11 @@ import torch
 from torch import Tensor
 
 from calibrant import calibrators
+from calibrant._core.arguments import Alpha, NonNegativeFloat, NonNegativeInt, OpenFraction, check_arguments
 from calibrant._core.files import atomic_write, check_suffix
 from calibrant._core.numbers import format_level, format_percent, format_percent_range
 from calibrant._core.text import shorten_list
-from calibrant._core.types import (
-    Alpha,
-    AnyFloat,
-    InputError,
-    NonNegativeFloat,
-    NonNegativeInt,
-    OpenFraction,
-    check_arguments,
-)
+from calibrant._core.types import AnyFloat, InputError
 from calibrant.decisions._scores import RANK_PENALTY, SetScore, class_scores, label_scores
 from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.metrics import Interval, share_interval

@@ -3,17 +3,10 @@
 import math
 from typing import Annotated, Any
 
+from calibrant._core.arguments import Alpha, HalfOpenFraction, NonNegativeInt, OpenFraction, Range, check_arguments
 from calibrant._core.kernels.bins import EventStatistics
 from calibrant._core.text import parse_number
-from calibrant._core.types import (
-    Alpha,
-    HalfOpenFraction,
-    InputError,
-    NonNegativeInt,
-    OpenFraction,
-    Range,
-    check_arguments,
-)
+from calibrant._core.types import InputError
 from calibrant.planning._populations import (
     MAX_CLUSTER_CORRELATION,
     Pattern,

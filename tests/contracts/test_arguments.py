@@ -25,7 +25,7 @@ MODULES = [
     if not re.search(r"\.(integrations|cli)\b|__main__", module.name)
 ]
 # Parameters with a meaning of their own, which every public callable must limit
-NAMES = {"alpha", "delta", "draws", "folds", "level", "power", "risk", "seed", "tolerance"}
+NAMES = {"alpha", "delta", "draws", "folds", "level", "risk", "seed", "tolerance"}
 
 
 def functions(owner: Any) -> Iterator[Callable[..., Any]]:
@@ -38,11 +38,7 @@ def functions(owner: Any) -> Iterator[Callable[..., Any]]:
             yield from functions(value)
 
 
-def is_checked(function: Callable[..., Any]) -> bool:
-    return function.__code__.co_filename == inspect.getfile(check_arguments)
-
-
-CHECKED = [function for module in MODULES for function in functions(module) if is_checked(function)]
+CHECKED = [function for module in MODULES for function in functions(module) if hasattr(function, "limited")]
 
 
 def values_outside(hint: Any) -> list[Any]:

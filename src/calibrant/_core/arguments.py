@@ -120,6 +120,7 @@ def check_arguments(function: F) -> F:
                     raise InputError(mismatch, code=f"{name}_range" if is_number else name)
         return function(*arguments, **keywords)
 
+    checked.limited = tuple(limited)  # pyright: ignore[reportAttributeAccessIssue]  # by which the contract test finds it
     return checked  # pyright: ignore[reportReturnType]
 
 

@@ -128,7 +128,8 @@ class FusionPrior:
         )
         return replace(prior, parts=tuple(parts))
 
-    def test(self, signals: Any, correct: Any, *, groups: Any = None, seed: int = 0) -> Evidence:
+    @check_arguments
+    def test(self, signals: Any, correct: Any, *, groups: Any = None, seed: NonNegativeInt = 0) -> Evidence:
         """Test whether labels of a new model follow the order in which the prior expects right answers.
 
         The statistic is the correlation of the labels with the log-odds at the prior's mean. The p-value is the share

@@ -366,7 +366,8 @@ def share_interval(
     return Sample.from_values(hits, weights, clusters, examples).bounded_interval(SHARE, level)
 
 
-def share_limits(share: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor]:
+@check_arguments
+def share_limits(share: Tensor, n: Tensor, level: OpenFraction) -> tuple[Tensor, Tensor]:
     """Return the lower and upper limits of shares, by `mean_limits`, or 0 and 1 without examples.
 
     Args:

@@ -229,7 +229,8 @@ def thresholds(
         return thresholds_of(p.events.by_score, at, level)
 
 
-def thresholds_of(by_score: GroupedScores, at: Any, level: float = 0.90) -> Thresholds:
+@check_arguments
+def thresholds_of(by_score: GroupedScores, at: Any, level: OpenFraction = 0.90) -> Thresholds:
     """Return the table of thresholds of sorted events, with the arguments of `thresholds`."""
     cuts = to_tensor(at, "thresholds").to(by_score.value)
     if cuts.ndim != 1 or not len(cuts) or not bool(((cuts >= 0) & (cuts <= 1)).all()):

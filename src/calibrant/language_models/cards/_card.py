@@ -71,7 +71,8 @@ class ModelCard:
     predictions: Predictions  # stated confidences, in which every question counts once
 
     @classmethod
-    def from_log(cls, name: str, log: EvaluationLog, level: float = CARD_LEVEL) -> "ModelCard":
+    @check_arguments
+    def from_log(cls, name: str, log: EvaluationLog, level: OpenFraction = CARD_LEVEL) -> "ModelCard":
         """Compute the card of one log.
 
         Raises:

@@ -160,7 +160,6 @@ def test_repeated_model_names_are_numbered():
 def test_impossible_cards_are_refused():
     assert code_of(card, make_log(0, n=1, missing=0.0, repeats=3)) == "one_question"
     assert code_of(card, []) == "no_log"
-    assert code_of(card, make_log(0), level=1.0) == "level_range"
     row = LogRow("quiz", "1", 1, None, Outcome.WITHOUT_CONFIDENCE, 1.0, None)
     assert code_of(card, EvaluationLog((row,))) == "no_confidence"
     assert code_of(card(make_log(0)).save, "card.txt") == "suffix"

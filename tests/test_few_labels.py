@@ -146,11 +146,9 @@ def test_bad_input_is_refused(arguments, code):
 
 def test_bad_weights_and_numbers_of_rows_are_refused():
     assert code_of(accuracy_interval, [0.5, 0.6], [0, 1], [1, 1], weights=[1.0, 0.0]) == "weights"
-    assert code_of(accuracy_interval, [0.5, 0.6], [0, 1], [1, 1], level=90.0) == "level_range"
     assert code_of(accuracy_interval, [0.5, 0.6], [True, False], [1, 1]) == "rows"  # a mask
     assert code_of(accuracy_interval, [0.5, 0.6], [0.2, 1.9], [1, 1]) == "rows"
-    assert code_of(rows_to_label, [0.5, 0.6], 3) == "num_rows"
-    assert code_of(rows_to_label, [0.5, 0.6], 1, seed=-1) == "seed_range"
+    assert code_of(rows_to_label, [0.5, 0.6], 3) == "n_range"
     assert code_of(gap_interval, [2.0], accuracy_interval([0.5], [], [])) == "probability_range"
     assert code_of(inspect.unwrap(gap_interval), [0.2], 0.5) == "accuracy_kind"
 

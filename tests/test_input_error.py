@@ -1,17 +1,13 @@
 """Copies and pickles of `InputError`, and its code in commands."""
 
 import copy
-import inspect
 import pickle
 
-import numpy as np
 import pytest
 from calibrant.types import InputError
 from commands import run
-from refusals import code_of
 
 from calibrant.lab.study.stored_files import DamagedError
-from calibrant.predictions.validation import check_range
 
 
 def test_code_is_required():
@@ -35,8 +31,3 @@ def test_command_reports_the_error_code(tmp_path):
     path.write_text("")
     finished = run("measure", path)
     assert (finished.returncode, finished.code) == (2, "empty_file")
-
-
-@pytest.mark.parametrize("value", ["90 %", [0.5], np.array([0.5, 0.6]), object()])
-def test_values_that_are_no_number_are_outside_every_range(value):
-    assert code_of(inspect.unwrap(check_range), "a level", value, "(0, 1)", 0.9, code="level_range") == "level_range"

@@ -118,12 +118,12 @@ def test_second_method_of_a_name_is_refused():
 def test_values_outside_the_annotation_are_refused():
     for text, allowed in {
         "ece(edges='typo')": "'equal_width' or 'equal_mass'",
-        "ece(norm=-1)": "at least 1",
-        "ece(bins=0)": "at least 1",
+        "ece(norm=-1)": "[1, inf]",
+        "ece(bins=0)": "[1, 1000000]",
         "ece(bins=2.5)": "a whole number",
         "classwise_ece(reduction='typo')": "'mean' or 'sum'",
         "nll(among='corect')": "'all' or 'correct' or 'wrong'",
-        "confident_share(above=1.5)": "above 0 and below 1",
+        "confident_share(above=1.5)": "(0, 1)",
     }.items():
         with refused("setting_range", allowed):
             METRICS.method(text)

@@ -200,7 +200,6 @@ def test_bad_input_is_refused():
     assert code_of(MultiCalibrated.fit, p, {"age": features["age"][:5]}) == "features_shape"
     assert code_of(MultiCalibrated.fit, p, {}) == "features_shape"
     assert code_of(MultiCalibrated.fit, p[:50], {"age": features["age"][:50]}) == "few_examples"
-    assert code_of(MultiCalibrated.fit, p, features, depth=0) == "depth_range"
     fitted = MultiCalibrated.fit(p, features)
     assert code_of(fitted.apply, p, {"age": features["age"]}) == "no_column"
     assert code_of(fitted.apply, p, features | {"age": ["old"] * 300}) == "texts"

@@ -17,7 +17,6 @@ from calibrant import Predictions, Watch, calibrators, check, collect, decisions
 from calibrant.deployment import export
 from calibrant.integrations import sklearn
 from calibrant.lab.data import Split, Splits
-from calibrant.language_models import confidence_reward
 from calibrant.language_models.fusion import Fusion
 from calibrant.metrics import Summary
 from calibrant.nn import CalibratedNetwork
@@ -93,7 +92,6 @@ CASES = [
     plan("num_goals", accuracy=0.9),
     plan("no_icc", accuracy=0.9, detect=0.1, cluster_size=5),
     plan("no_clusters", accuracy=0.9, detect=0.1, icc=0.1),
-    plan("unreachable", P, detect=0.0),
     replan("num_goals", {"accuracy": 0.9, "detect": 0.1, "bound": 0.1}, lambda t: {"accuracy": 0.9, **t.keywords()}),
     replan("source", {"detect": 0.1}, lambda t: {"detect": 0.1, **t.keywords()}),
     replan("unreachable", {"detect": 0.95}, lambda t: {"predictions": P, "detect": float(t.rstrip("."))}, P),
@@ -103,11 +101,6 @@ CASES = [
         "cluster_size",
         {"accuracy": 0.9, "cluster_size": 0, "icc": 0.1, **BETA},
         lambda t: {"accuracy": 0.9, "cluster_size": int(t.rstrip(".")), "icc": 0.1, **BETA},
-    ),
-    replan(
-        "pattern",
-        {"accuracy": 0.9, "pattern": "odd", **BETA},
-        lambda t: {"accuracy": 0.9, "pattern": t.rstrip("."), **BETA},
     ),
     replan(
         "metric_from_assumption",
@@ -120,7 +113,6 @@ CASES = [
         lambda t: {"predictions": P, "second": OTHER_MODEL, **t.keywords()},
         P,
     ),
-    Case("level_range", lambda: check(P, "nll < 1", level=2), lambda t: check(P, "nll < 1", level=float(t[:-1]))),
     gate("requirement_limit", "ece < a lot"),
     gate("requirement_direction", "ece > 0.9"),
     gate("requirement_direction", "accuracy < 0.9"),
@@ -140,11 +132,6 @@ CASES = [
         "threshold_range",
         lambda: decisions.net_benefit(P.with_event(1), thresholds=[0, 2]),
         lambda t: decisions.net_benefit(P.with_event(1), thresholds=t.evaluate("[")),
-    ),
-    Case(
-        "share_range",
-        lambda: confidence_reward(lambda completion: True, accuracy_share=1.0),
-        lambda t: confidence_reward(lambda completion: True, accuracy_share=float(t.rstrip("."))),
     ),
     Case(
         "no_counts",

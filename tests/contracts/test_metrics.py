@@ -197,9 +197,6 @@ def text_is_canonical(name):
 def intervals_and_tests_check_their_settings(name):
     metric, p = registry.METRICS[name], Predictions(*draw(50, 3))
     if metric.has_interval:
-        for level in 0.0, 1.0:
-            with refused("level_range"):
-                metric.interval(p, level=level)
         for wrong in ({"bins": 0}, {"above": 2.0}, {"among": "wrong"}):
             with pytest.raises(InputError) as caught:
                 metric.interval(p, **wrong)

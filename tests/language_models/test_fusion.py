@@ -1,7 +1,6 @@
 """Fusion of signals: better than each alone, moderate with few labels, and helped by other models."""
 
 import inspect
-import math
 import runpy
 from dataclasses import replace
 
@@ -131,13 +130,11 @@ def test_bad_input_is_refused():
     assert code_of(Fusion.fit, signals, correct + 1) == "correct_range"
     assert code_of(Fusion.fit, signals, correct[:, None]) == "correct_range"
     assert code_of(Fusion.fit, signals, ["yes"] * len(correct)) == "correct_range"
-    assert code_of(Fusion.fit, signals, correct, worth=True, level=2.0) == "level_range"
     assert code_of(Fusion.fit, signals, correct, groups=group[:3]) == "shape"
     fused = Fusion.fit(signals, correct)
     assert code_of(fused.apply, {"stated": [0.5]}) == "signals"
     assert code_of(fused.apply, np.zeros((5, 4))) == "signals"  # three signals
     assert code_of(Fusion.fit, signals, correct, groups=3) == "shape"
-    assert code_of(Fusion.fit, signals, correct, worth=True, level=math.nan) == "level_range"
     assert code_of(fused.apply, {"stated": ["high"], "tokens": [0.1], "noise": [0.0]}) == "signals"
 
 

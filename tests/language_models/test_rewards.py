@@ -61,11 +61,6 @@ def test_completions_may_be_conversations_and_columns_are_passed_by_name():
     assert reward.__name__ == "brier_confidence_reward"
 
 
-def test_bad_settings_are_refused():
-    assert code_of(confidence_reward, bool, accuracy_share=1.0) == "share_range"
-    assert code_of(score_reward, 1.2, True) == "confidence_range"
-
-
 def test_a_credit_earns_the_mean_of_a_right_and_a_wrong_answer():
     texts = [f"answer\nConfidence: {c}%" for c in (0, 25, 50, 75, 100)]
     of_credit = {credit: confidence_reward(lambda text, credit=credit: credit)(texts) for credit in (0.0, 0.25, 1.0)}

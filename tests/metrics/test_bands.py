@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from refusals import code_of
 from torch import Tensor
 
 from calibrant import Predictions, metrics
@@ -132,8 +131,3 @@ def test_band_of_clusters_holds_the_curve_at_every_tie():
     assert curve.low is not None
     assert curve.high is not None
     assert ((curve.low <= curve.y) & (curve.y <= curve.high)).all()
-
-
-def test_a_negative_number_of_draws_is_refused():
-    p = Predictions.from_confidence([0.9, 0.6, 0.2], [1, 0, 0])
-    assert code_of(metrics.curves.corp, p, draws=-1) == "draws_range"

@@ -189,16 +189,6 @@ def test_compare_refuses_different_examples():
         compare(p, Predictions(p.logits, (p.labels + 1) % 3))
     with refused("different_weights"):
         compare(p, Predictions(p.logits, p.labels, torch.rand(50)))
-    with refused("num_groups"):
-        compare(p, p, groups=1)
-
-
-@pytest.mark.parametrize("level", [90.0, 1.0, 0.0, math.nan])
-def test_level_of_an_interval_is_a_probability(level):
-    p = draw(50, 3)
-    for table in (lambda: compare(p, p, level=level), lambda: metrics.tables.thresholds(p, level=level)):
-        with refused("level_range"):
-            table()
 
 
 def test_thresholds_are_probabilities():

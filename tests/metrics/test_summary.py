@@ -297,17 +297,6 @@ def test_other_and_changed_files_are_refused(tmp_path):
     assert code_of(Summary.load, tmp_path / "none.safetensors") == "no_file"
 
 
-@pytest.mark.parametrize("bins", [0, -1])
-def test_bins_that_are_no_count_are_refused(bins):
-    """0 bins ended the process in compiled code."""
-    p = draw(50, 3)
-    assert code_of(Summary.from_predictions, p, bins=bins) == "setting_range"
-    assert code_of(Summary.empty, bins=bins) == "setting_range"
-    assert code_of(measure, p, bins=bins) == "setting_range"
-    for table in (metrics.tables.bins, metrics.tables.classes, metrics.tables.groups):
-        assert code_of(table, p, bins=bins) == "setting_range"
-
-
 def test_event_of_a_file_may_be_the_name_of_a_class(tmp_path):
     p = draw(60, 3)
     p = Predictions(p.logits, p.labels, class_names=["a", "b", "c"])

@@ -203,7 +203,6 @@ def test_dependent_rows_and_bad_levels_are_refused():
     p = draw(20)
     assert code_of(Watch().add, Predictions(p.logits, p.labels, torch.ones(20))) == "dependent_rows"
     assert code_of(Watch().add, Predictions(p.logits, p.labels, clusters=range(20))) == "dependent_rows"
-    assert code_of(Watch, alpha=0.0) == code_of(Watch, alpha=0.95) == "alpha"
 
 
 # Tests and groups
@@ -295,7 +294,6 @@ def test_masks_and_numbers_of_rows_are_not_guessed():
     p = draw(20)
     for labeled in (["False"] * 20, [math.nan] * 20, [2] * 20, np.ones((20, 1), dtype=bool)):
         assert code_of(Watch().add, p, labeled=labeled) == "labeled"
-    assert code_of(Watch().add(p, ids=range(20), labeled=[False] * 20).give_up, -5) == "num_rows"
 
 
 def test_classes_follow_their_names():

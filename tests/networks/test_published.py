@@ -70,7 +70,7 @@ def bert_base():
 
 
 def test_invalid_depths_are_refused():
-    with refused("setting_range"):
+    with refused("depth_range"):
         networks.wide_resnet(10, depth=28)
 
 

@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from calibrant._core.arguments import *
+from calibrant._core.arguments import Range
 from calibrant._core.errors import InputError as InputError
 from calibrant._core.errors import prefix_errors as prefix_errors
 
@@ -132,32 +134,6 @@ class MixingLoss(LossObject, Protocol):
 
 
 @dataclass(frozen=True)
-class Range:
-    """Range of a number: `ge` and `le` are included bounds, `gt` and `lt` excluded bounds.
-
-    Infinity is in the range only if `le` is infinity.
-    """
-
-    ge: float | int | None = None
-    le: float | int | None = None
-    gt: float | int | None = None
-    lt: float | int | None = None
-
-    def __contains__(self, x: float | int) -> bool:
-        return (
-            (math.isfinite(x) or x == self.le)  # not NaN, and infinity only as the upper bound
-            and (self.ge is None or x >= self.ge)
-            and (self.le is None or x <= self.le)
-            and (self.gt is None or x > self.gt)
-            and (self.lt is None or x < self.lt)
-        )
-
-    def __str__(self) -> str:
-        ends = {"at least": self.ge, "above": self.gt, "at most": self.le, "below": self.lt}
-        return " and ".join(f"{word} {end:g}" for word, end in ends.items() if end not in (None, math.inf))
-
-
-@dataclass(frozen=True)
 class MethodName:
     """Annotation of a string as the text of a method: `Annotated[str, MethodName("calibrators")]`."""
 
@@ -196,16 +172,6 @@ CalibratorText = Annotated[str, MethodName("calibrators")]
 LossText = Annotated[str, MethodName("losses")]
 MetricText = Annotated[str, MethodName("metrics")]
 TemperatureGrid = Literal["mukhoti", "wang", "komisarenko", "komisarenko_code"]
-Count = Annotated[int, Range(ge=1, le=1_000_000)]
-PositiveFloat = Annotated[float, Range(gt=0)]
-Width = Annotated[float, Range(ge=1e-6)]  # of a kernel, or a temperature inside an exponential
-Norm = Annotated[float, Range(ge=1, le=math.inf)]
-NonNegativeFloat = Annotated[float, Range(ge=0)]
-OpenFraction = Annotated[float, Range(gt=0, lt=1)]
-Smoothing = Annotated[float, Range(lt=1)]
-HalfOpenFraction = Annotated[float, Range(ge=0, lt=1)]
-Seed = Annotated[int, Range(ge=0, le=2**32 - 1)]  # accepted by every random number generator
-Severity = Annotated[int, Range(ge=1, le=5)]  # of a corruption
 
 # Fields of saved states, validated when a file is loaded
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from calibrant._core.kernels.threads import thread_limit
+from calibrant._core.types import Fraction, NumFolds, check_arguments
 from calibrant.assessment._candidates import CandidateCalibrator, Progress, apply_calibrator
 from calibrant.assessment._choice import Choice, choose_calibrator, held_out_nll
 from calibrant.assessment._evaluation import (
@@ -17,7 +18,7 @@ from calibrant.assessment._evaluation import (
 from calibrant.assessment._label_remarks import fitting_remarks
 from calibrant.assessment._plan import EvaluationData, Plan, keep_applicable, plan_assessment
 from calibrant.assessment._results import Assessment
-from calibrant.assessment._verdict import DEFAULT_TOLERANCE, check_tolerance
+from calibrant.assessment._verdict import DEFAULT_TOLERANCE
 from calibrant.metrics import Comparison, allow_for_cross_fitting
 from calibrant.predictions import Predictions
 
@@ -26,6 +27,7 @@ LEVEL = 0.90  # of the intervals of changes
 ACCURACY_PRESERVING_AUTO = "Auto(accuracy_preserving=True)"  # shown beside an Auto that loses accuracy
 
 
+@check_arguments
 def assess(
     val: Predictions,
     test: EvaluationData = None,
@@ -33,9 +35,9 @@ def assess(
     metrics: Sequence[str] | None = None,
     *,
     choose: str | None = None,
-    folds: int = DEFAULT_FOLDS,
+    folds: NumFolds = DEFAULT_FOLDS,
     of: str | int | None = None,
-    tolerance: float = DEFAULT_TOLERANCE,
+    tolerance: Fraction = DEFAULT_TOLERANCE,
     progress: Progress | None = None,
 ) -> Assessment:
     """Fit calibrators on `val`, evaluate them on `test`, and select the one with the lowest NLL on held-out folds.
@@ -71,7 +73,6 @@ def assess(
     >>> result.chosen_name, round(float(result.best.temperature))
     ('Temperature', 3)
     """
-    check_tolerance(tolerance)
     num_elements = sum(len(p) * p.k for p in (val, test) if isinstance(p, Predictions))
     with thread_limit(num_elements):
         on_progress = progress or (lambda _: None)

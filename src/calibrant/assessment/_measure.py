@@ -10,30 +10,30 @@ from torch import Tensor
 
 from calibrant import calibrators, metrics
 from calibrant._core.numbers import format_percent
-from calibrant._core.registry import METRICS, Method, check_settings
-from calibrant._core.types import Count, InputError
+from calibrant._core.registry import METRICS, Method
+from calibrant._core.types import Count, Fraction, InputError, OpenFraction, check_arguments
 from calibrant.assessment._label_remarks import find_only_class, only_class_remark
 from calibrant.assessment._results import Measurement, Row, metric_info
-from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict, check_tolerance
+from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict
 from calibrant.metrics import Interval, Summary, declared_metric, fits_summary, noise_floor_name
 from calibrant.metrics.tables import ClassSums
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.predictions.events import PRESENCE, EventKind, evaluated_event
-from calibrant.predictions.validation import check_level
 
 DEFAULT_BINS = 15
 NO_NLL_INTERVAL = "no interval: one error at probability 1 would make it infinite"
 MAX_REVERSED_AUROC, MIN_REVERSED_ROWS = 0.1, 20  # an AUROC below, from this many rows, suggests swapped columns
 
 
+@check_arguments
 def measure(
     predictions: Predictions | Summary,
     *,
     metrics: Sequence[str] | None = None,
     of: str | int | None = None,
     bins: Count | None = None,
-    level: float = 0.90,
-    tolerance: float = DEFAULT_TOLERANCE,
+    level: OpenFraction = 0.90,
+    tolerance: Fraction = DEFAULT_TOLERANCE,
     fit: Any = None,
 ) -> Measurement:
     """Measure predictions: scores, direction, calibration errors with noise floors, intervals and p-values.
@@ -61,9 +61,6 @@ def measure(
     >>> round(table["ece"].value, 4), round(table["noise_floor"].value, 4), table.verdict.status
     (0.1, 0.0398, 'too_little_data')
     """
-    check_level(level)
-    check_tolerance(tolerance)
-    check_settings(measure, {"bins": bins})
     extra_methods = [METRICS.method(text) for text in as_list(metrics)]
     if isinstance(predictions, Summary):
         if fit is not None:
@@ -76,12 +73,13 @@ def measure(
         )
 
 
+@check_arguments
 def summarize(
     chunks: Iterable[Predictions],
     calibrate: Callable[[Predictions], Predictions] | None = None,
     *,
     of: str | int | None = None,
-    bins: int = DEFAULT_BINS,
+    bins: Count = DEFAULT_BINS,
 ) -> Summary:
     """Summarize predictions that come in chunks, for `measure`.
 

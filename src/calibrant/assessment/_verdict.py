@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from calibrant.metrics import MISCALIBRATION_P_VALUE
-from calibrant.predictions.validation import check_range
 
 Status = Literal["miscalibrated", "no_evidence", "too_little_data"]
 Direction = Literal["over", "under"]
@@ -55,8 +54,3 @@ class Verdict:
     def is_miscalibrated(self) -> bool:
         """Whether the status is "miscalibrated"."""
         return self.status == "miscalibrated"
-
-
-def check_tolerance(tolerance: float) -> None:
-    """Raise `InputError` unless the tolerance is in [0, 1]."""
-    check_range("a tolerance", tolerance, "[0, 1]", DEFAULT_TOLERANCE, code="tolerance_range")

@@ -14,10 +14,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from calibrant._core.arguments import Count, OpenFraction, Range, check_arguments
 from calibrant._core.kernels.bins import Bins, GroupedScores, edges_between, unbounded_bin_index
 from calibrant._core.kernels.solvers import Certificate, worst_status
 from calibrant._core.registry import CALIBRATORS
-from calibrant._core.types import Allows, Count, FiniteVector, Index, InputError, Logits, PerBin, Range
+from calibrant._core.types import Allows, FiniteVector, Index, InputError, Logits, PerBin
 from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._binary import Platt
 from calibrant.calibrators._confidence import (
@@ -141,7 +142,8 @@ class TopLabelBinning:
         fitted = cls(group, pad(edges, padding_value=math.inf), pad(means, padding_value=math.nan), pad(counts), event)
         return Solution(fitted, "closed form", criterion="ece(bins=15)").with_certificate(p)
 
-    def guarantee(self, alpha: float = 0.1) -> float:
+    @check_arguments
+    def guarantee(self, alpha: OpenFraction = 0.1) -> float:
         r"""Return a bound on the error of every bin that holds with probability 1 - alpha over the validation data.
 
         $\sqrt{\log(2 B / \alpha) / (2 m)}$ for B bins of at least m examples: in all bins at once, the confidence is at

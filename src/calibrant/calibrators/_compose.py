@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from calibrant._core.arguments import NonNegativeInt, NumFolds, check_arguments
 from calibrant._core.kernels.solvers import Certificate, worst_status
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import Calibrator, CalibratorText, Categories, ColumnMap, InputError, Logits
@@ -97,8 +98,13 @@ def _fit_by_name(calibrator: str, p: Predictions, start: Any) -> Any:
     return fit(p) if start is None or not has_parameter(method.function, "warm_start") else fit(p, warm_start=start)
 
 
+@check_arguments
 def cross_fit(
-    calibrator: str | type[Calibrator] | Callable[..., Any], predictions: Predictions, *, folds: int = 5, seed: int = 0
+    calibrator: str | type[Calibrator] | Callable[..., Any],
+    predictions: Predictions,
+    *,
+    folds: NumFolds = 5,
+    seed: NonNegativeInt = 0,
 ) -> Predictions:
     """Calibrate every example by a calibrator that was fitted on the other folds.
 

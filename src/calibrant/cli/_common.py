@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from typer import Option
 
+from calibrant._core.arguments import limits
 from calibrant._core.errors import InputError
 from calibrant._core.grouping import group_pairs
 from calibrant._core.text import escape_invisible, escape_markup, parse_integer
@@ -21,6 +22,18 @@ from calibrant._core.text import escape_invisible, escape_markup, parse_integer
 MAX_PIPED_COLUMNS = 10_000  # more than any sentence has, so that piped lines stay whole
 console = Console(highlight=False, width=None if sys.stdout.isatty() else MAX_PIPED_COLUMNS)
 BARE_TABLE_STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
+
+
+def option_limits(hint: Any) -> dict[str, Any]:
+    """Return the settings `min` and `max` of an option, from the annotation of the argument that it becomes.
+
+    >>> from calibrant._core.arguments import Fraction
+    >>> option_limits(Fraction | None)
+    {'min': 0, 'max': 1}
+    """
+    limit = next(limits(hint))
+    return {"min": limit.ge, "max": limit.le}
+
 
 CONTRACT_OPTION = Option(
     None,

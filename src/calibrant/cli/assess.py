@@ -7,6 +7,7 @@ from typing import Any
 
 from typer import Argument, Option
 
+from calibrant._core.arguments import Count, Fraction
 from calibrant._core.errors import InputError
 from calibrant._core.files import COMPRESSION_SUFFIXES
 from calibrant._core.text import display_name
@@ -19,6 +20,7 @@ from calibrant.cli._common import (
     check_output_paths,
     command_line,
     console,
+    option_limits,
     output_result,
     parse_event,
     print_input_notes,
@@ -57,11 +59,10 @@ COLUMNS_OPTION = Option(
 )
 TOLERANCE_OPTION = Option(
     DEFAULT_ERROR_TOLERANCE,
-    min=0,
-    max=1,
     metavar="ERROR",
     help="Largest acceptable calibration error. If the data cannot rule out a larger one, there is too little data to "
     "tell.",
+    **option_limits(Fraction),
 )
 
 
@@ -163,7 +164,9 @@ def measure_command(
         None, "--metric", "-m", metavar="NAME", help="Metric to add to the default ones. Repeatable."
     ),
     of: str | None = EVENT_OPTION,
-    bins: int | None = Option(None, min=1, metavar="N", help="Number of bins of binned metrics. Default: 15."),
+    bins: int | None = Option(
+        None, metavar="N", help="Number of bins of binned metrics. Default: 15.", **option_limits(Count)
+    ),
     tolerance: float = TOLERANCE_OPTION,
     html: Path | None = HTML_OPTION,
     json_: Path | None = JSON_OPTION,

@@ -5,10 +5,12 @@ from typing import Any
 
 from typer import Argument, Option
 
+from calibrant._core.arguments import Fraction, NumClasses
 from calibrant._core.errors import InputError
 from calibrant.cli._common import (
     EVENT_OPTION,
     check_output_paths,
+    option_limits,
     parse_event,
     print_input_notes,
     print_line,
@@ -77,10 +79,12 @@ def export_command(
     ),
     out: Path = Option(..., "--out", "-o", metavar="FILE", help="File to write: .py, .pt2 or .onnx."),
     to: str | None = Option(None, metavar="FORMAT", help="numpy, torch or onnx. Default: by the name of the file."),
-    classes: int | None = Option(None, metavar="N", min=2, help="Number of classes, for calibrators that take any."),
+    classes: int | None = Option(
+        None, metavar="N", help="Number of classes, for calibrators that take any.", **option_limits(NumClasses)
+    ),
     sets: Path | None = Option(None, metavar="FILE", help="Prediction sets (.safetensors) to put into a .py file."),
     threshold: float | None = Option(
-        None, metavar="P", min=0, max=1, help="Smallest confidence to act on, for a .py file."
+        None, metavar="P", help="Smallest confidence to act on, for a .py file.", **option_limits(Fraction)
     ),
 ) -> None:
     """Export a saved calibrator to one file that runs without Calibrant.

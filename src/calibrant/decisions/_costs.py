@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.bins import allow_rounding
-from calibrant._core.types import InputError
+from calibrant._core.types import InputError, OpenFraction, check_arguments
 from calibrant.metrics import Interval, Sample, ScoreRange
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import evaluated_event
-from calibrant.predictions.validation import check_level
 from calibrant.predictions.validation.arrays import check_logits, to_tensor
 
 DEFAULT_THRESHOLDS = tuple(i / 100 for i in range(1, 100))
@@ -66,7 +65,8 @@ def choose_actions(predictions: Any, costs: Any) -> Tensor:
     return (logits.double().softmax(1) @ costs).argmin(1)
 
 
-def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90) -> CostTable:
+@check_arguments
+def expected_costs(predictions: Predictions, costs: Any, *, level: OpenFraction = 0.90) -> CostTable:
     """Return the realized cost per example of choosing the least expected cost, and of simpler policies.
 
     Args:
@@ -77,7 +77,6 @@ def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90)
     Raises:
         InputError: If the costs are not finite numbers for every class.
     """
-    check_level(level)
     with as_predictions(predictions) as p:
         matrix = _cost_matrix(costs, p.k)
         expected = p.logits.double().softmax(1) @ matrix.to(p.logits.device)  # cost of each action (n, actions)
@@ -108,12 +107,13 @@ def expected_costs(predictions: Predictions, costs: Any, *, level: float = 0.90)
         )
 
 
+@check_arguments
 def net_benefit(
     predictions: Predictions,
     *,
     thresholds: Any = DEFAULT_THRESHOLDS,
     of: str | int | None = None,
-    level: float = 0.90,
+    level: OpenFraction = 0.90,
 ) -> NetBenefit:
     r"""Return the net benefit, $TP / n - FP / n \cdot t / (1 - t)$, at every threshold t (Vickers & Elkin 2006).
 
@@ -130,7 +130,6 @@ def net_benefit(
     >>> net_benefit(p, thresholds=[0.5, 0.1]).model
     tensor([0.5000, 0.4444], dtype=torch.float64)
     """
-    check_level(level)
     cuts = to_tensor(thresholds, "thresholds").double().cpu()
     if cuts.ndim != 1 or not len(cuts) or not bool(((cuts > 0) & (cuts < 1)).all()):
         raise InputError("Expected thresholds in (0, 1). Try [0.1, 0.2, 0.5].", code="threshold_range")

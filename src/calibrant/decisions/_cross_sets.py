@@ -8,11 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calibrant import calibrators
+from calibrant._core.types import Alpha, NonNegativeFloat, NonNegativeInt, NumFolds, check_arguments
 from calibrant.decisions._scores import RANK_PENALTY, SetScore, class_scores, label_scores
 from calibrant.decisions._sets import (
     SCORE_TOLERANCE,
     PredictionSets,
-    check_set_settings,
     checked_logits,
 )
 from calibrant.predictions import Predictions, as_predictions
@@ -37,16 +37,17 @@ class CrossSets(PredictionSets):
     scores: tuple[Float[Tensor, " _"], ...]  # scores of each fold's true classes, in increasing order, float64
 
     @classmethod
+    @check_arguments
     def fit_folds(
         cls,
         predictions: Predictions,
         calibrator: str = "Temperature",
         *,
-        alpha: float = 0.1,
+        alpha: Alpha = 0.1,
         score: SetScore = "lac",
-        penalty: float = RANK_PENALTY,
-        folds: int = 10,
-        seed: int = 0,
+        penalty: NonNegativeFloat = RANK_PENALTY,
+        folds: NumFolds = 10,
+        seed: NonNegativeInt = 0,
     ) -> "CrossSets":
         """Fit to labeled predictions that the model was not trained on, as the network gives them.
 
@@ -62,7 +63,6 @@ class CrossSets(PredictionSets):
         Raises:
             InputError: If alpha is not in (0, 0.5), or predictions have weights or clusters.
         """
-        check_set_settings(alpha, score, penalty, seed)
         with as_predictions(predictions) as p:
             p = p.double()  # as in `__call__`, so that scores of the fit and of new logits are rounded alike
             p.require_independent_rows("Sets.fit on other data than the calibrator's")
@@ -124,7 +124,6 @@ class CrossSets(PredictionSets):
     @property
     def is_consistent(self) -> bool:
         """Whether the fields fit together, as in a file that is not damaged."""
-        check_set_settings(self.alpha, self.score, self.penalty, self.seed)  # raises
         is_sorted = all(s.ndim == 1 and bool((s.diff() >= 0).all()) for s in self.scores)
         class_counts = {calibrators.num_classes(fitted) for fitted in self.maps}
         return is_sorted and len(self.maps) == len(self.scores) > 1 and class_counts <= {0, self.k}  # 0: any number

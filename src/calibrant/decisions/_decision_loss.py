@@ -1,17 +1,18 @@
 """The calibration decision loss: what recalibration would gain in the decision that suffers most."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from calibrant._core.kernels.bins import allow_rounding
 from calibrant._core.numbers import format_percent, format_percent_range
+from calibrant._core.types import OpenFraction, Range, check_arguments
 from calibrant.metrics import Interval, share_interval, strict_limits
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import evaluated_event
 from calibrant.predictions.folds import num_units
-from calibrant.predictions.validation import check_level, check_range
 
 _THRESHOLDS = torch.arange(1, 1000, dtype=torch.float64) / 1000
 _MAX_BINS = 100
@@ -35,13 +36,14 @@ class DecisionLoss:
         )
 
 
+@check_arguments
 def decision_loss(
     predictions: Predictions,
     *,
-    threshold: float | None = None,
+    threshold: OpenFraction | None = None,
     of: str | int | None = None,
-    bins: int | None = None,
-    level: float = 0.90,
+    bins: Annotated[int, Range(ge=1, le=_MAX_BINS)] | None = None,
+    level: OpenFraction = 0.90,
 ) -> DecisionLoss:
     r"""Return the calibration decision loss of two-action decisions, with an interval.
 
@@ -72,9 +74,6 @@ def decision_loss(
     >>> round(decision_loss(p, threshold=0.5).loss.value, 4)  # acting is right in 40 %, waiting would be in 60 %
     0.2
     """
-    check_level(level)
-    check_range("a threshold", threshold, "(0, 1)", 0.5, code="threshold_range")
-    check_range("bins", bins, f"[1, {_MAX_BINS}]", 10, code="num_bins")
     with as_predictions(predictions) as predicted:
         p = predicted.with_default_event(of)
         bins = bins or round(min(max(num_units(p) ** (1 / 3), 2), 20))

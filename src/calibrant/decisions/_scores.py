@@ -1,6 +1,6 @@
 """Nonconformity scores of all classes: small for classes that fit the example."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -10,7 +10,6 @@ from calibrant._core.kernels.overlap import hash_rows
 from calibrant.predictions import Predictions
 
 SetScore = Literal["lac", "aps", "raps", "saps"]
-SET_SCORES: tuple[SetScore, ...] = get_args(SetScore)
 RANK_PENALTY = 0.1  # of RAPS and SAPS, per rank
 _BLOCK_ELEMENTS = 1 << 22
 _GOLDEN_STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio; odd, so that no two seeds give the same multiple

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from calibrant import calibrators
+from calibrant._core.arguments import Alpha, NonNegativeFloat, NonNegativeInt, OpenFraction, check_arguments
 from calibrant._core.files import atomic_write, check_suffix
 from calibrant._core.numbers import format_level, format_percent, format_percent_range
 from calibrant._core.text import shorten_list
 from calibrant._core.types import AnyFloat, InputError
-from calibrant.decisions._scores import RANK_PENALTY, SET_SCORES, SetScore, class_scores, label_scores
+from calibrant.decisions._scores import RANK_PENALTY, SetScore, class_scores, label_scores
 from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.metrics import Interval, share_interval
 from calibrant.predictions import Predictions, as_predictions
-from calibrant.predictions.validation import check_level, check_range
 from calibrant.predictions.validation.arrays import check_logits, to_tensor
 from calibrant.predictions.validation.names import factorize_samples, group_positions
 from calibrant.reports.document import Cell, Document, Section, Table
@@ -99,10 +99,10 @@ class SetTable(Result):
 class PredictionSets(ABC):
     """Fitted prediction sets, whatever promise they keep: their settings, tables and files."""
 
-    alpha: float
+    alpha: Alpha
     score: SetScore
-    penalty: float
-    seed: int
+    penalty: NonNegativeFloat
+    seed: NonNegativeInt
     class_names: tuple[str, ...] | None
     k: int
 
@@ -110,7 +110,8 @@ class PredictionSets(ABC):
     def apply(self, predictions: Predictions) -> Tensor:
         """Return the sets (n, k) of predictions."""
 
-    def evaluate(self, predictions: Predictions, *, level: float = 0.90) -> SetTable:
+    @check_arguments
+    def evaluate(self, predictions: Predictions, *, level: OpenFraction = 0.90) -> SetTable:
         """Return coverage and size of the sets of labeled predictions, by class or group if they were fitted so.
 
         Args:
@@ -157,15 +158,16 @@ class Sets(PredictionSets):
     counts: tuple[int, ...]  # independent examples, or clusters, of each threshold
 
     @classmethod
+    @check_arguments
     def fit(
         cls,
         predictions: Predictions,
         *,
-        alpha: float = 0.1,
+        alpha: Alpha = 0.1,
         score: SetScore = "lac",
         by: Literal["class", "groups"] | None = None,
-        penalty: float = RANK_PENALTY,
-        seed: int = 0,
+        penalty: NonNegativeFloat = RANK_PENALTY,
+        seed: NonNegativeInt = 0,
     ) -> "Sets":
         """Fit the thresholds to labeled predictions that were used neither to train nor to calibrate the model.
 
@@ -187,9 +189,6 @@ class Sets(PredictionSets):
         Raises:
             InputError: If a setting is out of its range, or there are no groups.
         """
-        check_set_settings(alpha, score, penalty, seed)
-        if by not in (None, "class", "groups"):
-            raise InputError(f"Expected by as 'class' or 'groups', got {by!r}.", code="by")
         with as_predictions(predictions) as p:
             scores = label_scores(p, score, penalty, seed)
             names, thresholds, counts = zip(*_fit_thresholds(p, scores, alpha, by), strict=True)
@@ -261,7 +260,6 @@ class Sets(PredictionSets):
     @property
     def is_consistent(self) -> bool:
         """Whether the fields fit together, as in a file that is not damaged."""
-        check_set_settings(self.alpha, self.score, self.penalty, self.seed)  # raises
         num_thresholds = {"class": self.k, "groups": len(self.names), None: 1}[self.by]
         return (
             len(self.names) == len(set(self.names)) == len(self.thresholds) == len(self.counts) == num_thresholds
@@ -269,15 +267,6 @@ class Sets(PredictionSets):
             and self.k == len(self.class_names or range(self.k))
             and not any(map(math.isnan, self.thresholds))
         )
-
-
-def check_set_settings(alpha: float, score: str, penalty: float, seed: int) -> None:
-    """Raise `InputError` for settings of prediction sets that are out of range."""
-    check_range("alpha", alpha, "(0, 0.5)", 0.1, code="alpha_range")  # no coverage such as 0.9
-    if score not in SET_SCORES:
-        raise InputError(f"Expected a score among {', '.join(SET_SCORES)}, got {score!r}.", code="set_score")
-    check_range("a penalty", penalty, "[0, inf)", RANK_PENALTY, code="penalty_range")
-    check_range("a seed", seed, "[0, inf)", 0, code="seed_range")
 
 
 def checked_logits(logits: Any, k: int) -> Tensor:
@@ -301,7 +290,6 @@ def set_table(
     sets: Tensor, p: Predictions, *, alpha: float, by: Literal["class", "groups"] | None, level: float
 ) -> SetTable:
     """Return coverage and size of sets (n, k) for labeled predictions, in total and for every class or group."""
-    check_level(level)
     parts = [("all", torch.ones_like(p.labels, dtype=torch.bool)), *_parts(p, by)]
     return SetTable(alpha, tuple(_table_row(name, sets, p, mask, level) for name, mask in parts))
 

@@ -9,10 +9,9 @@ import torch
 
 from calibrant._core.kernels.bins import allow_rounding
 from calibrant._core.numbers import format_percent
-from calibrant._core.types import Allows
+from calibrant._core.types import Allows, Alpha, OpenFraction, check_arguments
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import BINARY_EVENTS, evaluated_event
-from calibrant.predictions.validation import check_range
 
 # increasing, and fixed before the data are seen
 GRID = (*(i / 100 for i in range(1, 100)), 0.992, 0.994, 0.996, 0.998, 0.999)
@@ -56,8 +55,9 @@ class CertifiedThreshold:
         return self.reason
 
 
+@check_arguments
 def certify_threshold(
-    predictions: Predictions, *, risk: float = 0.05, delta: float = 0.1, of: str | int | None = None
+    predictions: Predictions, *, risk: OpenFraction = 0.05, delta: Alpha = 0.1, of: str | int | None = None
 ) -> CertifiedThreshold:
     r"""Return the lowest threshold above which the error is below `risk`, certified with probability 1 - `delta`.
 
@@ -82,8 +82,6 @@ def certify_threshold(
     >>> print(certify_threshold(p))
     Predictions with a confidence of at least 0.61 are wrong in at most 5.00 %, certified with probability 90.00 %.
     """
-    check_range("risk", risk, "(0, 1)", 0.05, code="risk_range")
-    check_range("delta", delta, "(0, 0.5)", 0.1, code="delta_range")  # no level of confidence such as 0.95
     with as_predictions(predictions) as p:
         if of is not None:
             p = p.with_event(of)

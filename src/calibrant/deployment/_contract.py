@@ -11,7 +11,7 @@ from torch import Tensor
 from calibrant import calibrators
 from calibrant._core.files import provenance
 from calibrant._core.numbers import format_percent
-from calibrant._core.types import InputError
+from calibrant._core.types import Alpha, HighLevel, InputError, OpenFraction, check_arguments
 from calibrant.decisions import CertifiedThreshold, Sets, SetScore, certify_threshold, save_atomically
 from calibrant.io.formats import CONTRACT_SUFFIX
 from calibrant.monitoring import CheckResult, check
@@ -44,16 +44,17 @@ class Contract:
     time: str
 
     @classmethod
+    @check_arguments
     def create(
         cls,
         calibrator: Any,
         predictions: Predictions,
         *,
         require: Sequence[str] = (),
-        level: float = 0.95,
-        risk: float | None = None,
-        delta: float = 0.1,
-        alpha: float | None = None,
+        level: HighLevel = 0.95,
+        risk: OpenFraction | None = None,
+        delta: Alpha = 0.1,
+        alpha: Alpha | None = None,
         score: SetScore = "lac",
         of: str | int | None = None,
     ) -> "Contract":

@@ -20,7 +20,7 @@ from calibrant._core.files import atomic_write, check_suffix, write_text
 from calibrant._core.kernels.overlap import hash_keys
 from calibrant._core.registry import CALIBRATORS, is_built_in
 from calibrant._core.text import to_one_line
-from calibrant._core.types import InputError
+from calibrant._core.types import Fraction, InputError, NumClasses, check_arguments
 from calibrant._core.version import __version__
 from calibrant.calibrators import Auto, learned_fields
 from calibrant.decisions import CertifiedThreshold, CrossSets, Sets
@@ -28,7 +28,6 @@ from calibrant.deployment._contract import Contract
 from calibrant.language_models.fusion import Fusion
 from calibrant.nn import CalibratedNetwork
 from calibrant.predictions import check_is_calibrator
-from calibrant.predictions.validation import check_range
 
 ExportFormat = Literal["numpy", "torch", "onnx"]
 EXPORT_FORMATS: dict[ExportFormat, str] = {"numpy": ".py", "torch": ".pt2", "onnx": ".onnx"}  # suffixes
@@ -37,14 +36,15 @@ _UNUSED_FIELDS = ("certificate", "gain", "gain_error", "gain_low", "left_out", "
 _LINE_WIDTH = 120
 
 
+@check_arguments
 def export(
     calibrator: Any,
     path: str | Path,
     *,
     to: ExportFormat | None = None,
-    num_classes: int | None = None,
+    num_classes: NumClasses | None = None,
     sets: Sets | CrossSets | None = None,
-    threshold: CertifiedThreshold | float | None = None,
+    threshold: CertifiedThreshold | Fraction | None = None,
 ) -> None:
     """Write a fitted calibrator to one file that runs without Calibrant.
 
@@ -92,13 +92,10 @@ def export(
         calibrator, sets, threshold = contract.calibrator, contract.sets, contract.threshold
         num_classes = num_classes or contract.k
     check_is_calibrator(calibrator)
-    check_range("num_classes", num_classes, "[2, inf)", 10, code="num_classes")
     k = calibrators.num_classes(calibrator) or (contract.k if contract else 0)  # 0: any number
     for name, requested in (("num_classes", num_classes), ("sets", None if sets is None else sets.k)):
         if k and requested not in (None, k):
             raise InputError(f"Expected {name} of the calibrator's {k} classes, got {requested}.", code="num_classes")
-    if not isinstance(threshold, CertifiedThreshold):
-        check_range("a threshold", threshold, "[0, 1]", 0.9, code="threshold_range")
     if to == "numpy":
         write_text(path, numpy_source(calibrator, sets, threshold, contract))
     elif sets is threshold is None:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import Metric
 
+from calibrant._core.types import Count, check_arguments
 from calibrant.integrations._common import (
     have_new_ids,
     num_process_examples,
@@ -53,10 +54,11 @@ class CalibrationMetric(Metric):
     full_state_update = False
     is_differentiable = False
 
+    @check_arguments
     def __init__(
         self,
         *names: str,
-        bins: int = 15,
+        bins: Count = 15,
         of: EventSelector | None = None,
         ignore_index: int | None = -100,
         binary: bool = False,

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from calibrant import losses, theory
-from calibrant._core.types import Loss
+from calibrant._core.types import Loss, Seed, check_arguments
 from calibrant.lab.data import blobs
 from calibrant.reports import plots
 
@@ -267,7 +267,8 @@ def _blobs_network(folder: Path) -> list[Path]:
     return save_figure(folder, "focal_map_on_blobs", figure, pl.concat(tables))
 
 
-def train_on_blobs(*, gamma: float, steps: int = 150, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+@check_arguments
+def train_on_blobs(*, gamma: float, steps: int = 150, seed: Seed = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Train a small network with focal loss on `data.blobs`, whose true probabilities are known. Takes seconds.
 
     Args:

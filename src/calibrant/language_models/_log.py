@@ -13,7 +13,7 @@ import numpy as np
 
 from calibrant._core.lazy import polars
 from calibrant._core.text import shorten_list
-from calibrant._core.types import InputError, prefix_errors
+from calibrant._core.types import InputError, check_arguments, prefix_errors
 from calibrant.io.logs import LogOptions, LogRow, Outcome, read_logs, rows_to_contents
 from calibrant.predictions import Predictions
 
@@ -109,6 +109,7 @@ class EvaluationLog:
         """
         return rows_to_contents(self.rows, self.notes).to_predictions()
 
+    @check_arguments
     def accuracy(self, average: Literal["micro", "macro"] = "micro") -> float:
         """Return the mean score of graded answers, in which a question counts once, with the mean of its repeats.
 

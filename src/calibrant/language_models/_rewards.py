@@ -5,10 +5,10 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from calibrant._core.text import shorten_repr
-from calibrant._core.types import InputError
+from calibrant._core.types import Fraction, HalfOpenFraction, InputError, check_arguments
 from calibrant.io.logs import find_stated_confidence, parse_confidence
 
 RewardScore = Literal["brier", "log", "spherical"]
@@ -16,7 +16,8 @@ RewardScore = Literal["brier", "log", "spherical"]
 MIN_LOG_CONFIDENCE = 0.01
 
 
-def score_reward(confidence: float, is_correct: bool, score: RewardScore = "brier") -> float:
+@check_arguments
+def score_reward(confidence: Fraction, is_correct: bool, score: RewardScore = "brier") -> float:
     r"""Return a proper score of a stated confidence c in an answer, from 0 (worst) to 1 (best).
 
     Let $p = c$ if the answer is right and $p = 1 - c$ otherwise. "brier" is $1 - (1 - p)^2$, "log" is
@@ -27,23 +28,13 @@ def score_reward(confidence: float, is_correct: bool, score: RewardScore = "brie
     >>> score_reward(0.8, True), round(score_reward(0.8, False), 2)
     (0.96, 0.36)
     """
-    if not 0 <= confidence <= 1:
-        raise InputError(f"Expected a confidence in [0, 1], got {confidence}.", code="confidence_range")
     p = confidence if is_correct else 1 - confidence
     if score == "brier":
         return round(1 - (1 - p) ** 2, 12)  # 0.96, not 0.9600000000000001
     if score == "log":
         clipped = min(max(p, MIN_LOG_CONFIDENCE), 1 - MIN_LOG_CONFIDENCE)
         return 1 - math.log(clipped) / math.log(MIN_LOG_CONFIDENCE)
-    _check_score(score)
     return p / math.hypot(p, 1 - p)
-
-
-def _check_score(score: str) -> None:
-    """Raise `InputError` for a score of another name."""
-    if score not in get_args(RewardScore):
-        names = ", ".join(get_args(RewardScore))
-        raise InputError(f"Expected a score among {names}, got {score!r}.", code="option_value")
 
 
 def read_stated_confidence(text: str) -> float | None:
@@ -56,12 +47,13 @@ def read_stated_confidence(text: str) -> float | None:
     return None if stated is None else parse_confidence(stated)
 
 
+@check_arguments
 def confidence_reward(
     is_correct: Callable[..., Any],
     *,
     read_confidence: Callable[[str], float | None] = read_stated_confidence,
     score: RewardScore = "brier",
-    accuracy_share: float = 0.5,
+    accuracy_share: HalfOpenFraction = 0.5,
     unreadable: float = 0.0,
 ) -> Callable[..., list[float]]:
     r"""Return a reward function of completions, in the form that TRL's trainers call.
@@ -89,9 +81,6 @@ def confidence_reward(
     >>> reward(completions=["Paris\nConfidence: 90%", "Rome\nConfidence: 90%", "Rome"], answer=["Paris"] * 3)
     [0.995, 0.095, 0.0]
     """
-    _check_score(score)
-    if not 0 <= accuracy_share < 1:
-        raise InputError(f"Expected accuracy_share in [0, 1), got {accuracy_share}. Try 0.5.", code="share_range")
     _, *column_parameters = inspect.signature(is_correct).parameters  # after the text of the completion
     has_warned = False
 

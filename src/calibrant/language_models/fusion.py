@@ -17,12 +17,11 @@ from torch import Tensor
 
 from calibrant import calibrators
 from calibrant._core.kernels.solvers import newton
-from calibrant._core.types import InputError, Size
+from calibrant._core.types import InputError, NonNegativeInt, OpenFraction, Size, check_arguments
 from calibrant.language_models import _fusion_map
 from calibrant.metrics import Evidence, Interval, Sample
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import split_folds
-from calibrant.predictions.validation import check_level
 from calibrant.predictions.validation.columns import split_columns
 from calibrant.predictions.validation.names import to_text
 
@@ -129,7 +128,8 @@ class FusionPrior:
         )
         return replace(prior, parts=tuple(parts))
 
-    def test(self, signals: Any, correct: Any, *, groups: Any = None, seed: int = 0) -> Evidence:
+    @check_arguments
+    def test(self, signals: Any, correct: Any, *, groups: Any = None, seed: NonNegativeInt = 0) -> Evidence:
         """Test whether labels of a new model follow the order in which the prior expects right answers.
 
         The statistic is the correlation of the labels with the log-odds at the prior's mean. The p-value is the share
@@ -185,6 +185,7 @@ class Fusion:
     prior_weight: float = math.nan  # posterior probability of no departure from the prior; NaN without a prior
 
     @classmethod
+    @check_arguments
     def fit(
         cls,
         signals: Any,
@@ -194,8 +195,8 @@ class Fusion:
         prior: FusionPrior | None = None,
         scale: Scale | None = None,
         worth: bool = False,
-        level: float = 0.90,
-        seed: int = 0,
+        level: OpenFraction = 0.90,
+        seed: NonNegativeInt = 0,
     ) -> "Fusion":
         """Fit the regression to answers that are labeled as right or wrong.
 
@@ -215,7 +216,6 @@ class Fusion:
             InputError: If lengths differ, answers are not 0 or 1, the prior is of another type, signals on the scale of
                 probabilities leave [0, 1], or a signal has the name of a coefficient, such as "intercept".
         """
-        check_level(level)
         if not isinstance(prior, FusionPrior | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InputError(
                 f"Expected a FusionPrior as prior, got {type(prior).__name__}. Try FusionPrior.from_fits with the "
@@ -338,8 +338,6 @@ def _regression(
         prior: Prior from other models, or None.
         scale: Scale of the signals, or None for that of the prior, or ranks without a prior.
     """
-    if scale not in (None, "rank", "probability"):
-        raise InputError(f"Expected the scale 'rank' or 'probability', got {scale!r}.", code="scale")
     scale = scale or ("rank" if prior is None else prior.scale)
     if prior is not None and scale != prior.scale:
         raise InputError(f"Expected the prior's scale {prior.scale!r}, got {scale!r}.", code="scale")

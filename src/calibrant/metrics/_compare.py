@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from calibrant._core import registry
 from calibrant._core.kernels.bins import MAX_CLUSTER_SLOTS
-from calibrant._core.types import InputError
+from calibrant._core.types import InputError, NonNegativeInt, OpenFraction, Range, check_arguments
 from calibrant.metrics._differences import (
     AnyDifference,
     Difference,
@@ -31,7 +31,6 @@ from calibrant.metrics._metric import ErrorBins, Metric, declared_metric
 from calibrant.metrics._paired_scores import PairedScores, read_sums
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units
-from calibrant.predictions.validation import check_level
 
 COMPARED_METRICS = "accuracy", "nll", "brier", "signed_gap", "ece", "adaptive_ece", "debiased_l2", "aurc"
 
@@ -62,14 +61,15 @@ class Comparison:
         return "\n".join([head, *lines])
 
 
+@check_arguments
 def compare(
     first: Predictions,
     second: Predictions,
     *,
     names: Sequence[str] = COMPARED_METRICS,
-    level: float = 0.90,
-    groups: int = 50,
-    seed: int = 0,
+    level: OpenFraction = 0.90,
+    groups: Annotated[int, Range(ge=2)] = 50,
+    seed: NonNegativeInt = 0,
 ) -> Comparison:
     """Compare two models metric by metric, with the paired interval of the difference, second minus first.
 
@@ -104,11 +104,8 @@ def compare(
     >>> compare(p, Predictions(2 * z, p.labels), names=["accuracy"])["accuracy"].difference
     0.0
     """
-    check_level(level)
     with as_predictions(first):
         _check_same_examples(first, second)
-        if groups < 2:
-            raise InputError(f"Expected at least 2 groups, got {groups}.", code="num_groups")
         if num_units(first) < 2:
             # fractional outcomes make each example a cluster of its rows; to the user these are examples
             units = "examples" if first.shared_clusters is None else "clusters"

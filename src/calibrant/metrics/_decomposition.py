@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from calibrant._core.types import NonNegativeInt, NumFolds, OpenFraction, check_arguments
 from calibrant.metrics._intervals import Interval, Sample
 from calibrant.metrics._scores import brier, nll
 from calibrant.predictions import as_predictions
@@ -20,6 +21,7 @@ class ScoreDecomposition:
     calibration: Interval
 
 
+@check_arguments
 def decompose_score(
     predictions: Any,
     labels: Any = None,
@@ -27,9 +29,9 @@ def decompose_score(
     *,
     fit: FitFunction,
     score: Literal["nll", "brier"] = "nll",
-    folds: int = 5,
-    seed: int = 0,
-    level: float = 0.90,
+    folds: NumFolds = 5,
+    seed: NonNegativeInt = 0,
+    level: OpenFraction = 0.90,
 ) -> ScoreDecomposition:
     """Divide a score into refinement, left after cross-fitted recalibration, and calibration (Berta et al. 2025).
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from calibrant._core.types import OpenFraction, check_arguments
 from calibrant.metrics._intervals import MIN_DIVISOR, Interval, Sample, ScoreRange, strict_limits
 from calibrant.metrics._metric import Metric
 from calibrant.metrics._paired_scores import read_sums
@@ -163,7 +164,10 @@ def difference_row(estimate: AnyDifference, level: float) -> Difference:
     return Difference(estimate.name, first, second, second - first, limits.low, limits.high, estimate.p_value)
 
 
-def paired_difference(name: str, first: float, second: float, sums: Sequence[float], level: float = 0.90) -> Difference:
+@check_arguments
+def paired_difference(
+    name: str, first: float, second: float, sums: Sequence[float], level: OpenFraction = 0.90
+) -> Difference:
     """Return the paired difference of two means with its interval and p-value, from sums that add up over batches.
 
     Args:

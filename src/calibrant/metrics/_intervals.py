@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.bins import Moments, merge_examples
-from calibrant._core.types import AnyFloat
+from calibrant._core.types import AnyFloat, OpenFraction, check_arguments
 
 BOUND_WEIGHT = 2.0  # kappa of `mean_limits` is 1/2 + 2 / sqrt(n): conservative bounds up to n = 16
 MAX_ROUNDING_VARIANCE = 1e-11  # variance of equal values that rounding may leave in a `Summary`
@@ -346,10 +346,11 @@ def square_limits(value: Any, mean: Any, variance: Any, root_variance: Any, t: A
     return low, high
 
 
+@check_arguments
 def share_interval(
     hits: Tensor,
     weights: Tensor | None,
-    level: float,
+    level: OpenFraction,
     clusters: Tensor | None = None,
     examples: Tensor | None = None,
 ) -> Interval:
@@ -365,7 +366,8 @@ def share_interval(
     return Sample.from_values(hits, weights, clusters, examples).bounded_interval(SHARE, level)
 
 
-def share_limits(share: Tensor, n: Tensor, level: float) -> tuple[Tensor, Tensor]:
+@check_arguments
+def share_limits(share: Tensor, n: Tensor, level: OpenFraction) -> tuple[Tensor, Tensor]:
     """Return the lower and upper limits of shares, by `mean_limits`, or 0 and 1 without examples.
 
     Args:

@@ -14,11 +14,10 @@ from torch import Tensor
 from calibrant._core import registry
 from calibrant._core.kernels.bins import EventStatistics
 from calibrant._core.numbers import format_number
-from calibrant._core.types import InputError, PerExample
+from calibrant._core.types import InputError, OpenFraction, PerExample, check_arguments
 from calibrant.metrics._intervals import Evidence, Extremes, Interval, Sample, ScoreRange
 from calibrant.metrics._sums import BinSums
 from calibrant.predictions import Predictions, as_predictions
-from calibrant.predictions.validation import check_level
 
 P = ParamSpec("P")
 Unit = Literal["share", "nats", ""]
@@ -179,15 +178,15 @@ class Metric(Generic[P]):
         """Return the part of the predictions that the metric is a function of."""
         return p.events if self.is_of_event else p
 
+    @check_arguments
     def interval(
-        self, predictions: Any, labels: Any = None, weights: Any = None, *, level: float = 0.90, **settings: Any
+        self, predictions: Any, labels: Any = None, weights: Any = None, *, level: OpenFraction = 0.90, **settings: Any
     ) -> Interval:
         """Return the number and the interval that holds the truth with probability `level`.
 
         Raises:
             InputError: If the metric has no interval, or a `Summary` lacks its sums.
         """
-        check_level(level)
         with self._read(predictions, labels, weights) as view:
             # an interval function may need rows; of a summary, a mean is computed from its sums instead
             if self._interval is not None and not (isinstance(view, BinSums) and self.sums):

@@ -24,9 +24,9 @@ from calibrant._core.kernels.bins import (
 )
 from calibrant._core.kernels.digests import tensors_digest
 from calibrant._core.kernels.dispatch import kernels
-from calibrant._core.registry import METRICS, check_settings
+from calibrant._core.registry import METRICS
 from calibrant._core.tensors import read_tensors
-from calibrant._core.types import Count, InputError, Range, prefix_errors
+from calibrant._core.types import Count, InputError, OpenFraction, Range, check_arguments, prefix_errors
 from calibrant.metrics import _sums
 from calibrant.metrics._class_sums import ClassSums
 from calibrant.metrics._intervals import Interval
@@ -86,6 +86,7 @@ class Summary(BinSums):
     max_surprisals: Surprisals = field(default=NO_SURPRISALS, repr=False)  # (2) float64, as those of `Predictions`
 
     @classmethod
+    @check_arguments
     def empty(
         cls,
         k: int = 0,
@@ -104,13 +105,12 @@ class Summary(BinSums):
             device: Device of the sums. Batches may come from any device.
             by_class: Whether to sum every class, of at most 1000.
         """
-        check_settings(Summary.empty, {"bins": bins, "of": of}, "Summary")  # raises for an invalid number or event
         zeros = partial(torch.zeros, dtype=torch.int64, device=device)
         sums, cells = zeros(3, len(FEATURES), bins), zeros(2, 3, NUM_ODDS_CELLS)
         return cls(k, bins, sums, slots=None, cells=cells, of=of, by_class=by_class)
 
     @classmethod
-    def from_predictions(cls, predictions: Predictions, *, bins: int = 15, by_class: bool = False) -> "Summary":
+    def from_predictions(cls, predictions: Predictions, *, bins: Count = 15, by_class: bool = False) -> "Summary":
         """Summarize predictions in memory for their event, and for every class if `by_class`."""
         return cls.empty(bins=bins, of=predictions.of, by_class=by_class).add(predictions)
 
@@ -119,7 +119,7 @@ class Summary(BinSums):
         cls,
         path: str | Path,
         *,
-        bins: int = 15,
+        bins: Count = 15,
         of: str | int | None = None,
         by_class: bool = False,
         ignore_index: int | None = None,
@@ -305,7 +305,7 @@ class Summary(BinSums):
         """Return the value of a metric by name: "nll", "ece", "adaptive_ece", "kuiper", "smooth_ece" ..."""
         return float(METRICS.method(name)(self))
 
-    def interval(self, name: str, level: float = 0.90) -> Interval:
+    def interval(self, name: str, level: OpenFraction = 0.90) -> Interval:
         """Return a metric by name with the interval that holds the truth with probability `level`."""
         method = METRICS.method(name)
         return method.target.interval(self, level=level, **method.settings)  # pyright: ignore[reportFunctionMemberAccess]

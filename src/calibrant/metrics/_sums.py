@@ -13,7 +13,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from calibrant._core.kernels.bins import ClusterSums, EventStatistics, GroupedScores, Moments, allow_rounding
-from calibrant._core.types import Count, InputError, Range, Size
+from calibrant._core.types import Count, InputError, OpenFraction, Range, Size, check_arguments
 from calibrant.metrics._intervals import SHARE, Interval, Sample
 from calibrant.predictions import Predictions
 
@@ -89,7 +89,8 @@ class BinSums(EventStatistics):
         clusters = None if self.slots is None else (self._per_slot(weight).sum(1), self._per_slot(name).sum(1))
         return Sample.from_sums(n, mean, self.total(square) - n * mean**2, clusters)  # sum of (value - mean)^2
 
-    def frequency(self, level: float = 0.90) -> Interval:
+    @check_arguments
+    def frequency(self, level: OpenFraction = 0.90) -> Interval:
         """Return the frequency of the event with its interval."""
         return self.sample("outcome", "outcome", "weight").bounded_interval(SHARE, level)
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.bins import Bins, ClusterSums, GroupedScores, allow_rounding
+from calibrant._core.types import NonNegativeInt, OpenFraction, check_arguments
 from calibrant.metrics import _corp, _ranking
 from calibrant.metrics._intervals import Curve, cluster_share_interval, share_limits
 from calibrant.metrics._moments import draw_signs
 from calibrant.metrics._null import draw_outcomes, merge_scores
 from calibrant.predictions import as_predictions
-from calibrant.predictions.validation import check_level, check_range
 
 __all__ = ["corp", "risk_coverage"]
 
@@ -24,8 +24,15 @@ MIN_BAND_WIDTH = 1e-9  # of a side of a band, as an angle
 MIN_CLUSTER_DEVIATION = 1e-12  # replaces 0 as a divisor, where all clusters are alike
 
 
+@check_arguments
 def corp(
-    predictions: Any, labels: Any = None, weights: Any = None, *, level: float = 0.90, draws: int = 300, seed: int = 0
+    predictions: Any,
+    labels: Any = None,
+    weights: Any = None,
+    *,
+    level: OpenFraction = 0.90,
+    draws: NonNegativeInt = 300,
+    seed: NonNegativeInt = 0,
 ) -> Curve:
     """Return the CORP reliability curve: confidence against its isotonic recalibration (Dimitriadis et al. 2021).
 
@@ -46,13 +53,12 @@ def corp(
     >>> curve.x, curve.y
     (tensor([0.5000], dtype=torch.float64), tensor([0.7500], dtype=torch.float64))
     """
-    check_level(level)
-    check_range("draws", draws, "[0, inf)", 300, code="draws_range")
     with as_predictions(predictions, labels, weights) as p:
         return corp_of(p.events.by_score, level, draws, seed)
 
 
-def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None, *, level: float = 0.90) -> Curve:
+@check_arguments
+def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None, *, level: OpenFraction = 0.90) -> Curve:
     """Return the error rate of the most confident predictions (y) against their share of all predictions (x).
 
     More than 4,096 distinct confidences are first merged into as many groups. The band holds the true error rates of
@@ -68,7 +74,6 @@ def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None, *, 
     >>> curve.x, curve.y
     (tensor([0.5000, 1.0000], dtype=torch.float64), tensor([0.0000, 0.5000], dtype=torch.float64))
     """
-    check_level(level)
     with as_predictions(predictions, labels, weights) as p:
         return risk_coverage_of(p.events.by_score, level)
 

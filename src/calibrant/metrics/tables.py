@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.bins import Bins, EventStatistics, GroupedScores, allow_rounding
-from calibrant._core.registry import check_settings
-from calibrant._core.types import Count, InputError
+from calibrant._core.types import Count, InputError, OpenFraction, check_arguments
 from calibrant.metrics import _binned
 from calibrant.metrics._class_sums import Classes, ClassSums
 from calibrant.metrics._intervals import Interval, share_limits
@@ -20,7 +19,6 @@ from calibrant.metrics._scores import signed_gap, weighted_mean
 from calibrant.metrics._summary import Summary
 from calibrant.metrics.curves import cluster_precision_limits
 from calibrant.predictions import Predictions, as_predictions
-from calibrant.predictions.validation import check_level
 from calibrant.predictions.validation.arrays import to_tensor
 
 __all__ = ["ClassSums", "Classes", "Groups", "Thresholds", "bins", "classes", "groups", "thresholds", "thresholds_of"]
@@ -77,8 +75,13 @@ class Groups:
         return float(getattr(self, GROUP_RECORD_FIELDS[key]).mean())
 
 
+@check_arguments
 def groups(
-    p: Predictions | Summary, *, bins: Count = 15, level: float = 0.90, by: Literal["groups", "row_groups"] = "groups"
+    p: Predictions | Summary,
+    *,
+    bins: Count = 15,
+    level: OpenFraction = 0.90,
+    by: Literal["groups", "row_groups"] = "groups",
 ) -> Groups | None:
     """Return the table of gaps, ECE and NLL with a row for every group with examples, or None without groups.
 
@@ -98,8 +101,6 @@ def groups(
     >>> table.gap, table.ece
     (tensor([0.2500, 0.2500], dtype=torch.float64), tensor([0.2500, 0.2500], dtype=torch.float64))
     """
-    check_level(level)
-    check_settings(groups, {"bins": bins})
     if isinstance(p, Summary):
         sums = p.groups if by == "groups" else p.row_groups
         rows = [(name, group, group.mean("nll")) for name, group in sums or () if group.total_weight > 0]
@@ -155,6 +156,7 @@ def _decide_zero(gap: Interval, by_score: GroupedScores) -> Interval:
     return replace(gap, high=min(gap.high, -NEXT_TO_ZERO))
 
 
+@check_arguments
 def bins(
     predictions: Any, labels: Any = None, weights: Any = None, *, bins: Count = 15, edges: Edges = "equal_width"
 ) -> Bins:
@@ -166,11 +168,11 @@ def bins(
     >>> bins(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), bins=2).count
     tensor([4, 0])
     """
-    check_settings(classes, {"bins": bins}, "bins")  # here, `bins` is the number and not this function
     with as_predictions(predictions, labels, weights) as p:
         return bin_table(p.events, bins, edges)
 
 
+@check_arguments
 def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: Count = 15) -> Classes:
     """Return a row for every class: its recall, precision, calibration error and more.
 
@@ -180,7 +182,6 @@ def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: 
     >>> classes(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])).ece
     tensor([0.2500, 0.2500], dtype=torch.float64)
     """
-    check_settings(classes, {"bins": bins})
     with as_predictions(predictions, labels, weights) as p:
         return ClassSums.from_predictions(p, bins).table
 
@@ -199,13 +200,14 @@ class Thresholds:
     high: Tensor
 
 
+@check_arguments
 def thresholds(
     predictions: Any,
     labels: Any = None,
     weights: Any = None,
     *,
     at: Any = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9),
-    level: float = 0.90,
+    level: OpenFraction = 0.90,
 ) -> Thresholds:
     """Return precision, recall and specificity of acting on probabilities of at least a threshold.
 
@@ -227,9 +229,9 @@ def thresholds(
         return thresholds_of(p.events.by_score, at, level)
 
 
-def thresholds_of(by_score: GroupedScores, at: Any, level: float = 0.90) -> Thresholds:
+@check_arguments
+def thresholds_of(by_score: GroupedScores, at: Any, level: OpenFraction = 0.90) -> Thresholds:
     """Return the table of thresholds of sorted events, with the arguments of `thresholds`."""
-    check_level(level)
     cuts = to_tensor(at, "thresholds").to(by_score.value)
     if cuts.ndim != 1 or not len(cuts) or not bool(((cuts >= 0) & (cuts <= 1)).all()):
         raise InputError("Expected thresholds in [0, 1]. Try [0.1, 0.5, 0.9].", code="threshold_range")

@@ -14,7 +14,7 @@ import torch
 from calibrant._core.foreign import read_toml
 from calibrant._core.numbers import format_number, format_percent
 from calibrant._core.text import display_name, escape_invisible, join_names, shorten_repr
-from calibrant._core.types import InputError
+from calibrant._core.types import HighLevel, InputError, check_arguments
 from calibrant.monitoring._bounds import MetricBounds, calibrated_size_ratio, estimate_difference, metric_bounds
 from calibrant.monitoring._constants import passing_constants
 from calibrant.monitoring._features import used_groups
@@ -24,7 +24,6 @@ from calibrant.planning import round_up
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import evaluated_event
 from calibrant.predictions.folds import num_units
-from calibrant.predictions.validation import check_range
 from calibrant.reports.document import Document, Section, Table
 from calibrant.reports.result import Result
 
@@ -164,6 +163,7 @@ class CheckResult(Result):
         return super().writers() | {".xml": self.junit}
 
 
+@check_arguments
 def check(
     predictions: Predictions,
     require: str | Sequence[str],
@@ -173,7 +173,7 @@ def check(
     old_ids: Any = None,
     of: str | int | None = None,
     by_group: bool = False,
-    level: float = CHECK_LEVEL,
+    level: HighLevel = CHECK_LEVEL,
 ) -> CheckResult:
     """Check predictions against requirements such as "ece < 0.02", "accuracy > 90%" or "nll < old + 0.005".
 
@@ -210,7 +210,6 @@ def check(
     requirements = [parse_requirement(text) for text in ([require] if isinstance(require, str) else require)]
     if not requirements:
         raise InputError('Expected at least one requirement, got none. Try "ece < 0.02".', code="no_requirement")
-    check_range("a level", level, "(0.5, 1)", 0.95, code="level_range")
     if old is None and any(requirement.is_relative for requirement in requirements):
         raise InputError("Expected predictions of an old model for 'old', got none. Try --against.", code="no_old")
     with as_predictions(predictions) as p:

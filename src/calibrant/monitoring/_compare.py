@@ -10,7 +10,7 @@ import numpy as np
 from calibrant._core.numbers import format_number, format_percent, format_percent_range, format_points
 from calibrant._core.registry import METRICS
 from calibrant._core.text import display_name, join_names
-from calibrant._core.types import InputError
+from calibrant._core.types import Alpha, InputError, NonNegativeInt, check_arguments
 from calibrant.monitoring._bounds import estimate_difference
 from calibrant.monitoring._comparison_parts import confidence_section, reliability_section, tests_table
 from calibrant.monitoring._features import (
@@ -29,7 +29,6 @@ from calibrant.monitoring._permutation import holm, paired_p_values, unpaired_p_
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import evaluated_event
 from calibrant.predictions.folds import num_units
-from calibrant.predictions.validation import check_alpha, check_range
 from calibrant.reports.document import Document, Section
 from calibrant.reports.result import Result
 
@@ -157,6 +156,7 @@ def list_titles(rows: Sequence[ComparedRow]) -> str:
     return join_names(names)
 
 
+@check_arguments
 def compare(
     old: Predictions,
     new: Predictions,
@@ -165,8 +165,8 @@ def compare(
     new_ids: Any = None,
     of: str | int | None = None,
     by_group: bool = False,
-    alpha: float = DEFAULT_ALPHA,
-    seed: int = 0,
+    alpha: Alpha = DEFAULT_ALPHA,
+    seed: NonNegativeInt = 0,
 ) -> CompareResult:
     """Compare the predictions of two models, or of one model on two samples, and test what differs beyond chance.
 
@@ -195,18 +195,11 @@ def compare(
     >>> compare(p, q).differs, compare(p, p).differs
     (True, False)
     """
-    check_test_options(alpha, seed)
     with as_predictions(old) as first, as_predictions(new) as second:
         pair = pair_models(first.with_default_event(of), second.with_default_event(of), old_ids, new_ids)
         rows = compared_rows(pair, has_labels=True, by_group=by_group, seed=seed)
     notes = () if any(row.name == "nll" for row in rows) else (_INFINITE_NLL_NOTE,)
     return CompareResult(rows, alpha, pair.old.num_examples, pair.new.num_examples, (pair.note, *notes), pair)
-
-
-def check_test_options(alpha: float, seed: int) -> None:
-    """Raise `InputError` if alpha or the seed is out of range."""
-    check_alpha(alpha)
-    check_range("a seed", seed, "[0, inf)", 0, code="seed_range")
 
 
 def compared_rows(pair: ModelPair, *, has_labels: bool, by_group: bool, seed: int) -> tuple[ComparedRow, ...]:

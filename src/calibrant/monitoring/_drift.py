@@ -1,11 +1,11 @@
 """Drift of predictions without labels: tests, and estimated class shares, accuracy, gap and Brier score."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from calibrant._core.numbers import format_percent, format_percent_range
-from calibrant._core.types import InputError
-from calibrant.monitoring._compare import DEFAULT_ALPHA, ComparedRow, check_test_options, compared_rows, list_titles
+from calibrant._core.types import Alpha, InputError, NonNegativeInt, check_arguments
+from calibrant.monitoring._compare import DEFAULT_ALPHA, ComparedRow, compared_rows, list_titles
 from calibrant.monitoring._comparison_parts import confidence_section, estimates_table, tests_table
 from calibrant.monitoring._covariate_shift import estimate_covariate_shift
 from calibrant.monitoring._estimates import (
@@ -25,7 +25,8 @@ from calibrant.reports.document import Document, Section
 from calibrant.reports.result import Result
 
 MIN_REFERENCE_ROWS = 20
-SHIFTS: dict[str, Assumption] = {"label": LABEL_SHIFT, "covariate": COVARIATE_SHIFT}
+Shift = Literal["label", "covariate"]
+SHIFTS: dict[Shift, Assumption] = {"label": LABEL_SHIFT, "covariate": COVARIATE_SHIFT}
 _SAMPLE_NOTE = (
     "The new predictions are compared with the reference as two samples; labels of the new ones are not used."
 )
@@ -116,15 +117,16 @@ class DriftResult(Result):
         }
 
 
+@check_arguments
 def drift(
     reference: Predictions,
     new: Predictions,
     *,
     of: str | int | None = None,
     by_group: bool = False,
-    shift: str | None = None,
-    alpha: float = DEFAULT_ALPHA,
-    seed: int = 0,
+    shift: Shift | None = None,
+    alpha: Alpha = DEFAULT_ALPHA,
+    seed: NonNegativeInt = 0,
 ) -> DriftResult:
     """Test whether predictions have drifted from a labeled reference, and estimate their accuracy without labels.
 
@@ -158,7 +160,6 @@ def drift(
     >>> result.has_drifted, "confidences" in [row.name for row in result.drifted]
     (True, True)
     """
-    check_test_options(alpha, seed)
     with as_predictions(reference) as first, as_predictions(new) as second:
         second = second.reorder_classes(first.class_names)
         if first.k != second.k:
@@ -189,13 +190,11 @@ def drift(
 
 
 def _choose_assumption(
-    reference: Predictions, new: Predictions, shift: str | None, alpha: float, seed: int
+    reference: Predictions, new: Predictions, shift: Shift | None, alpha: float, seed: int
 ) -> tuple[Assumption, float | None, list[str]]:
     """Return the assumption of the estimates, the p-value of label shift if it was tested, and notes."""
     if shift == "covariate":
         return COVARIATE_SHIFT, None, []
-    if shift not in (None, "label"):
-        raise InputError(f"Expected the shift 'label' or 'covariate', got {shift!r}.", code="shift")
     if obstacle := label_shift_obstacle(reference, new):
         if shift == "label":
             raise InputError(f"Expected predictions for label shift. {obstacle} Try shift='covariate'.", code="shift")

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import gammainc, gammaln
 
+from calibrant._core.types import OpenFraction, check_arguments
 from calibrant.metrics import Interval
 
 TUNING_VARIANCE = 50.0  # the variance process at which the boundary is about tightest
@@ -44,8 +45,9 @@ def time_uniform_bound(variance: float, error_rate: float, tuning_variance: floa
     return float(brentq(log_excess, 0.0, high, xtol=1e-9))  # pyright: ignore[reportArgumentType]
 
 
+@check_arguments
 def mean_sequence(
-    rows: float, total: float, variance: float, *, scale: float = 1.0, limits: tuple[float, float], level: float
+    rows: float, total: float, variance: float, *, scale: float = 1.0, limits: tuple[float, float], level: OpenFraction
 ) -> Interval:
     """Return the mean of the rows so far, with limits that hold at all times at once with probability `level`.
 

@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt64
@@ -13,7 +13,7 @@ from jaxtyping import UInt64
 from calibrant import calibrators
 from calibrant._core.files import atomic_write, check_suffix, write_by_suffix
 from calibrant._core.text import parse_number, shorten_list
-from calibrant._core.types import InputError, Range
+from calibrant._core.types import Alpha, InputError, NonNegativeInt, PositiveInt, check_arguments
 from calibrant.monitoring._batch import Batch, format_time
 from calibrant.monitoring._bets import BETS
 from calibrant.monitoring._evidence import LOOK_ROWS, SUM_NAMES, LookSettings, Wealth, compute_looks
@@ -22,7 +22,7 @@ from calibrant.monitoring._rows import UNKNOWN_LABEL, RecentRows, Rows, check_sa
 from calibrant.monitoring._verdict import WatchVerdict, build_verdict
 from calibrant.predictions import as_predictions
 from calibrant.predictions.events import EventSelector
-from calibrant.predictions.validation import check_alpha, check_range, resolve_event
+from calibrant.predictions.validation import resolve_event
 from calibrant.predictions.validation.arrays import is_text
 from calibrant.predictions.validation.labels import binary_names, to_class_indices
 
@@ -30,6 +30,7 @@ Digests = UInt64[np.ndarray, " d"]
 MAX_CLASSES = 200  # that have tests of their own
 
 
+@check_arguments
 @dataclass(frozen=True, eq=False, repr=False)
 class Watch:
     """The state of a calibration monitor, fed by batches of predictions whose labels may come later.
@@ -51,25 +52,22 @@ class Watch:
     (True, 40, 'too high')
     """
 
-    alpha: float = 0.05
+    alpha: Alpha = 0.05
     of: EventSelector | str | None = None
     by_class: bool = True
-    epoch: Annotated[int, Range(ge=1)] = 1  # since the last `reset`, counted from 1
-    k: Annotated[int, Range(ge=0)] = 0  # classes; 0 before the first batch
+    epoch: PositiveInt = 1  # since the last `reset`, counted from 1
+    k: NonNegativeInt = 0  # classes; 0 before the first batch
     class_names: tuple[str, ...] | None = None
     group_names: tuple[str, ...] | None = None  # in the order of their first prediction; None without groups
-    rows: Annotated[int, Range(ge=0)] = 0  # processed rows
+    rows: NonNegativeInt = 0  # processed rows
     last_time: float = -math.inf  # of a prediction, in seconds
     evidence: Wealth = field(default_factory=lambda: Wealth.empty(0))
     pending: Rows = field(default_factory=lambda: Rows.empty(0))
     recent: RecentRows = field(default_factory=RecentRows.empty)
     periods: Periods = field(default_factory=Periods.empty)
     batches: Digests = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))  # digests
-    given_up: Annotated[int, Range(ge=0)] = 0  # rows that `give_up` has left out
+    given_up: NonNegativeInt = 0  # rows that `give_up` has left out
     contract: str | None = None  # digest of the contract by which predictions are calibrated
-
-    def __post_init__(self) -> None:
-        check_alpha(self.alpha)
 
     def __repr__(self) -> str:
         counts = f"rows={self.rows:,}, pending={len(self.pending):,}, epoch={self.epoch}"
@@ -190,7 +188,8 @@ class Watch:
         check_same_labels(self.recent.labels[recent[recent >= 0]], classes[recent >= 0])
         return replace(self, pending=self.pending.with_labels(pending[is_pending], classes[is_pending]))._process()
 
-    def give_up(self, rows: int | None = None) -> "Watch":
+    @check_arguments
+    def give_up(self, rows: NonNegativeInt | None = None) -> "Watch":
         """Return the state without the rows that wait for a label, so that later rows can be processed.
 
         The verdict stays valid only if the labels are missing for reasons unrelated to them.
@@ -199,7 +198,6 @@ class Watch:
             rows: Number of waiting rows, in the order of prediction, among which unlabeled ones are dropped.
                 Default: all.
         """
-        check_range("rows", rows, "[0, inf)", 100, code="num_rows")
         is_dropped = self.pending.labels == UNKNOWN_LABEL
         if rows is not None:
             is_dropped[rows:] = False

@@ -13,7 +13,7 @@ from calibrant import calibrators, losses
 from calibrant._core.kernels.softmax import chunked_logits
 from calibrant._core.registry import LOSSES
 from calibrant._core.text import shorten_repr
-from calibrant._core.types import Calibrator, InputError, Loss, StatefulLoss
+from calibrant._core.types import Calibrator, Fraction, InputError, Loss, StatefulLoss, check_arguments
 from calibrant.predictions import Predictions, check_is_calibrator
 
 MIN_EPOCH_BATCHES = 10  # fewer batches with gradients are not taken for a training
@@ -58,6 +58,7 @@ class Criterion(nn.Module):
 
     weight: Tensor | None
 
+    @check_arguments
     def __init__(
         self,
         loss: str | Loss,
@@ -66,16 +67,12 @@ class Criterion(nn.Module):
         weight: Tensor | Sequence[float] | None = None,
         ignore_index: int = -100,
         binary: bool = False,
-        alpha: float | None = None,
+        alpha: Fraction | None = None,
     ) -> None:
         super().__init__()
-        if reduction not in ("mean", "sum", "none"):
-            raise InputError(f"Expected reduction as mean, sum or none, got {reduction!r}.", code="option_value")
-        if alpha is not None and not (binary and 0 <= alpha <= 1):
+        if alpha is not None and not binary:
             raise InputError(
-                f"Expected alpha in [0, 1] and binary=True, got {alpha} and binary={binary}. Try "
-                "weight=torch.tensor([...]) to weight classes.",
-                code="alpha",
+                "Expected binary=True beside alpha. Try weight=torch.tensor([...]) to weight classes.", code="alpha"
             )
         self.loss: Loss = LOSSES.resolve(loss) if isinstance(loss, str) else loss
         self.reduction = reduction

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from calibrant._core.kernels.softmax import chunked_logits
 from calibrant._core.numbers import format_percent, format_percent_range
-from calibrant._core.types import InputError
+from calibrant._core.types import InputError, OpenFraction, PositiveFloat, check_arguments
 from calibrant.metrics import Interval, Sample, Summary
 from calibrant.predictions import Predictions
-from calibrant.predictions.validation import check_level, check_range
 
 __all__ = ["TokenBatch", "TokenCalibration", "fit_token_temperature", "measure_tokens"]
 
@@ -45,16 +44,17 @@ class TokenCalibration:
         )
 
 
+@check_arguments
 def measure_tokens(
     batches: Iterable[TokenBatch],
     *,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
-    temperature: float = 1.0,
+    temperature: PositiveFloat = 1.0,
     by: Literal["position", "frequency"] | None = None,
     counts: Tensor | None = None,
     ignore_index: int = -100,
-    level: float = 0.90,
+    level: OpenFraction = 0.90,
 ) -> TokenCalibration:
     """Measure the calibration of next-token predictions, whose logits exist for a few tokens at a time.
 
@@ -79,10 +79,6 @@ def measure_tokens(
     >>> len(result.summary), round(result.nll.value, 3)  # log 50
     (32, 3.912)
     """
-    check_level(level)
-    check_range("a temperature", temperature, "(0, inf)", 1.0, code="temperature_range")
-    if by not in (None, "position", "frequency"):
-        raise InputError(f"Expected by as 'position' or 'frequency', got {by!r}.", code="by")
     if by == "frequency" and counts is None:
         raise InputError("Expected the number of occurrences of each token. Try counts=.", code="no_counts")
     summary, sequences = None, 0  # number of sequences in earlier batches, from which clusters are numbered

@@ -14,7 +14,6 @@ from scipy.special import betaincinv, expit, logit, ndtr, ndtri
 from calibrant._core.kernels.bins import ClusterSums, Events, GroupedScores
 from calibrant._core.text import shorten_repr
 from calibrant._core.types import InputError
-from calibrant.predictions.validation import check_range
 
 Pattern = Literal["shift", "scale"]
 MAX_CONFIDENCES = 4096  # most distinct confidences of independent examples
@@ -265,7 +264,9 @@ def assumed_population(confidence: Any) -> Population:
     if isinstance(confidence, str) and (match := BETA_TEXT.fullmatch(confidence)):
         return _beta_population(*map(float, match.groups()))
     if isinstance(confidence, float | int):
-        check_range("a mean confidence", confidence, "(0, 1)", 0.9, code="confidence_range")
+        if not 0 < confidence < 1:
+            text = f"Expected a mean confidence in (0, 1), got {confidence}. Try 0.9."
+            raise InputError(text, code="confidence_range")
         return _beta_population(BETA_CONCENTRATION * confidence, BETA_CONCENTRATION * (1 - confidence))
     try:
         values = np.sort(np.asarray(confidence, dtype=float).ravel())

@@ -1,15 +1,21 @@
 """The number of examples that a goal needs, by simulation."""
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
+from calibrant._core.arguments import Alpha, HalfOpenFraction, NonNegativeInt, OpenFraction, Range, check_arguments
 from calibrant._core.kernels.bins import EventStatistics
 from calibrant._core.text import parse_number
 from calibrant._core.types import InputError
-from calibrant.planning._populations import Pattern, observed_design_effect, observed_population
+from calibrant.planning._populations import (
+    MAX_CLUSTER_CORRELATION,
+    Pattern,
+    observed_design_effect,
+    observed_population,
+)
 from calibrant.planning._problems import (
     PlanningData,
-    check_settings,
+    check_power,
     check_whole_outcomes,
     difference_problem,
     event_problem,
@@ -23,28 +29,30 @@ from calibrant.planning._search import PowerCurve, estimate_size, find_size, sim
 from calibrant.predictions import Predictions
 
 NUM_DRAWS, NUM_CLUSTER_DRAWS, QUICK_DRAWS = 2000, 500, 150
+Effect = Annotated[float, Range(gt=0, lt=1, example=0.05)]  # that is to be detected or bounded
 DEFAULT_CORRELATION = 0.5  # of the scores of two models
 
 
+@check_arguments
 def sample_size(
     predictions: Predictions | None = None,
     second: Predictions | None = None,
     *,
-    detect: float | None = None,
-    bound: float | None = None,
-    difference: float | None = None,
+    detect: Effect | None = None,
+    bound: Effect | None = None,
+    difference: Annotated[float, Range(gt=0, example=0.05)] | None = None,
     metric: str | None = None,
     of: str | int | None = None,
     confidence: Any = None,
     accuracy: float | None = None,
-    correlation: float = DEFAULT_CORRELATION,
+    correlation: HalfOpenFraction = DEFAULT_CORRELATION,
     cluster_size: Any = None,
-    icc: float | None = None,
+    icc: Annotated[float, Range(ge=0, le=MAX_CLUSTER_CORRELATION)] | None = None,
     pattern: Pattern = "shift",
-    power: float = 0.8,
-    alpha: float = 0.05,
-    draws: int | None = None,
-    seed: int = 0,
+    power: OpenFraction = 0.8,
+    alpha: Alpha = 0.05,
+    draws: Annotated[int, Range(ge=100)] | None = None,
+    seed: NonNegativeInt = 0,
 ) -> SampleSize:
     r"""Return how many examples, or clusters, a goal needs, by simulation.
 
@@ -91,7 +99,7 @@ def sample_size(
     ('example', True)
     """
     goal, effect = select_goal(detect=detect, bound=bound, difference=difference)
-    check_settings(power, alpha, pattern, draws, seed)
+    check_power(power, alpha)
     unused = {  # settings other than the default without effect
         "of": of is not None and predictions is None,
         "pattern": pattern != "shift" and goal != "detect",
@@ -132,13 +140,14 @@ def sample_size(
     )
 
 
+@check_arguments
 def quick_sample_size(
     events: Predictions | EventStatistics,
     *,
-    detect: float | None = None,
-    bound: float | None = None,
-    power: float = 0.8,
-    alpha: float = 0.05,
+    detect: Effect | None = None,
+    bound: Effect | None = None,
+    power: OpenFraction = 0.8,
+    alpha: Alpha = 0.05,
 ) -> int:
     """Return about how many examples a goal needs, in a fraction of a second (see `sample_size`).
 
@@ -161,7 +170,7 @@ def quick_sample_size(
     True
     """
     goal, effect = select_goal(detect=detect, bound=bound, difference=None)
-    check_settings(power, alpha, pattern="shift", draws=None, seed=0)
+    check_power(power, alpha)
     if isinstance(events, Predictions):
         check_whole_outcomes(events)
         events = events.with_default_event().events

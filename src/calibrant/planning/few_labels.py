@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._core.types import InputError
+from calibrant._core.types import InputError, NonNegativeInt, OpenFraction, PositiveInt, check_arguments
 from calibrant.metrics import Interval
-from calibrant.predictions.validation import check_level, check_range
 from calibrant.predictions.validation.arrays import to_tensor
 
 __all__ = ["LabelPlan", "accuracy_interval", "gap_interval", "rows_to_label"]
@@ -32,7 +31,8 @@ class LabelPlan:
     weights: np.ndarray  # (n) float64, of these rows in `accuracy_interval`; their expected mean is 1
 
 
-def rows_to_label(probability: Any, n: int, *, seed: int = 0) -> LabelPlan:
+@check_arguments
+def rows_to_label(probability: Any, n: PositiveInt, *, seed: NonNegativeInt = 0) -> LabelPlan:
     r"""Choose the rows to label that determine the accuracy best.
 
     Rows are sorted by their probability p and divided into n strata with equal sums of their standard deviations,
@@ -52,8 +52,8 @@ def rows_to_label(probability: Any, n: int, *, seed: int = 0) -> LabelPlan:
     [0, 2, 4]
     """
     p = _read_probabilities(probability, "probabilities")
-    check_range("the number of rows to label", n, f"[1, {len(p)}]", min(100, len(p)), code="num_rows")
-    check_range("a seed", seed, "[0, inf)", 0, code="seed_range")
+    if n > len(p):
+        raise InputError(f"Expected n of at most {len(p)}, the number of rows, got {n}. Try {len(p)}.", code="n_range")
     rng = np.random.default_rng(seed)
     order = np.lexsort((rng.random(len(p)), p))  # by probability, equal ones in random order
     deviation = np.maximum(np.sqrt(p * (1 - p)), MIN_DEVIATION)
@@ -66,8 +66,9 @@ def rows_to_label(probability: Any, n: int, *, seed: int = 0) -> LabelPlan:
     return LabelPlan(rows, n / len(p) / chance[rows])
 
 
+@check_arguments
 def accuracy_interval(
-    probability: Any, rows: Any, correct: Any, *, weights: Any = None, level: float = 0.90
+    probability: Any, rows: Any, correct: Any, *, weights: Any = None, level: OpenFraction = 0.90
 ) -> Interval:
     r"""Return the accuracy with its interval over all rows, estimated from few labels.
 
@@ -95,7 +96,6 @@ def accuracy_interval(
     >>> print(accuracy_interval(p, rows, (p[rows] > 0.6).astype(int)))
     0.5041 [0.4320, 0.5759]
     """
-    check_level(level)
     f, index, y, w = _read_labels(probability, rows, correct, weights)
     n = len(y)
     if n < MIN_LABELS:

@@ -3,6 +3,7 @@
 A method is a loss, metric, calibrator, network and so on. Its settings are hyperparameters such as gamma.
 """
 
+from calibrant._core.arguments import describe_mismatch
 from calibrant._core.registry import _registry
 from calibrant._core.registry._code_digest import is_earlier_digest
 from calibrant._core.registry._registry import *
@@ -10,7 +11,6 @@ from calibrant._core.registry._settings import (
     DATA_PARAMETERS,
     check_name,
     data_parameters,
-    describe_mismatch,
     format_call,
     hyperparameters,
     suggest,

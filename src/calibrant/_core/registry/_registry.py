@@ -12,10 +12,10 @@ from functools import cached_property, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar, overload
 
+from calibrant._core.arguments import check_arguments, describe_argument
 from calibrant._core.registry._code_digest import code_digest, is_defined_twice, unwrap
 from calibrant._core.registry._settings import (
     convert,
-    describe_mismatch,
     format_call,
     hyperparameters,
     nested_names,
@@ -76,6 +76,8 @@ class Registry(Mapping[str, Callable[..., Any]]):
     def register(self, method: Any = None, name: str | None = None, *, revision: int = 1) -> Any:
         """Register a function or class. Can be used as a decorator.
 
+        Built-in data sets, networks and so on then check their arguments also where they are called as functions.
+
         Args:
             method: The function or class.
             name: Its name; default: its `__name__`.
@@ -89,6 +91,8 @@ class Registry(Mapping[str, Callable[..., Any]]):
             return lambda method: self.register(method, name, revision=revision)
         name = name or str(method.__name__)
         registered = self._methods.get(name)
+        if registered is not method and self.class_handling == "kept" and is_built_in(method):
+            method = check_arguments(method) if inspect.isfunction(method) else method
         if registered is not None and registered is not method:
             # A notebook cell that runs again may replace its own method, but a file must not define a name twice
             if not _is_same_definition(registered, method):
@@ -334,10 +338,8 @@ def check_settings(
     for key, default in defaults.items():
         if key in settings:
             value = convert(settings[key], hints.get(key), default)
-            if key in hints and (expected := describe_mismatch(value, hints[key])):
-                raise InputError(
-                    f"{name}: Expected {key} as {expected}, got {shorten_repr(value)}.", code="setting_range"
-                )
+            if key in hints and (mismatch := describe_argument(key, value, hints[key], default)):
+                raise InputError(f"{name}: {mismatch}", code="setting_range")
             with prefix_errors(f"{name}: {key}"):
                 _named_methods(value, hints.get(key))  # only raises, for a wrong name or setting
             checked[key] = value

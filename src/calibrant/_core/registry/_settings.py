@@ -6,21 +6,20 @@ A hint is the annotation of a parameter, such as `float` or `Annotated[float, Ra
 import ast
 import functools
 import inspect
-import math
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from calibrant._core.arguments import INT64_LIMIT, describe_mismatch, item_hints
 from calibrant._core.text import shorten_repr
-from calibrant._core.types import InputError, MethodName, Range
+from calibrant._core.types import InputError, MethodName
 
 # These parameters are not hyperparameters
 DATA_PARAMETERS = ("predictions", "logits", "labels", "weights", "warm_start", "estimate_gain", "level")
-INT64_LIMIT = 1 << 63
 
 
 @functools.lru_cache(maxsize=1024)
@@ -110,7 +109,7 @@ def _ints_to_floats(value: Any, hint: Any) -> Any:
         return value if int in matching or not matching else _ints_to_floats(value, matching[0])
     if origin in (tuple, Sequence) and isinstance(value, tuple | list):
         items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-        hints = _item_hints(origin, arguments, len(items))
+        hints = item_hints(origin, arguments, len(items))
         return tuple(map(_ints_to_floats, items, hints)) if len(hints) == len(items) else value
     return _to_float(value) if hint is float else value
 
@@ -118,70 +117,6 @@ def _ints_to_floats(value: Any, hint: Any) -> Any:
 def _to_float(value: Any) -> Any:
     """Return an int of 64 bits as a float, anything else unchanged."""
     return float(value) if type(value) is int and abs(value) < INT64_LIMIT else value
-
-
-def describe_mismatch(value: Any, hint: Any) -> str:
-    """Return "" if the annotation `hint` allows a value, else words for the allowed values, such as "a whole number".
-
-    Annotations that cannot be checked allow every value. Numbers must be finite, unless a range includes infinity.
-    """
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        ranges = [extra for extra in arguments[1:] if isinstance(extra, Range)]
-        if isinstance(value, float) and value == math.inf and any(limits.le == math.inf for limits in ranges):
-            return ""  # here, because `float` alone, checked next, refuses infinity
-        expected = describe_mismatch(value, arguments[0])
-        if not expected and isinstance(value, int | float) and any(value not in limits for limits in ranges):
-            expected = "a number " + " and ".join(map(str, ranges))
-        return expected
-    if origin is Literal:
-        return "" if value in arguments else " or ".join(map(repr, arguments))
-    if origin in (types.UnionType, typing.Union):
-        mismatches = [describe_mismatch(value, part) for part in arguments]
-        return "" if "" in mismatches else " or ".join(dict.fromkeys(mismatches))
-    if origin in (tuple, Sequence):
-        return _describe_item_mismatch(value, origin, arguments)
-    if origin is Callable:
-        return "" if callable(value) else "a function"
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    is_int64 = is_whole and abs(value) < INT64_LIMIT
-    if hint is int:
-        too_large = "" if is_int64 else "a whole number of 64 bits"
-        return too_large if is_whole else "a whole number"
-    if hint is float:
-        return "" if is_int64 or (isinstance(value, float) and math.isfinite(value)) else "a finite number"
-    if hint in (None, type(None)):
-        return "" if value is None else "None"
-    if isinstance(hint, type):
-        return "" if isinstance(value, hint) else {bool: "True or False", str: "a text"}.get(hint, f"a {hint.__name__}")
-    return ""  # such as Any
-
-
-def _describe_item_mismatch(value: Any, origin: Any, arguments: tuple[Any, ...]) -> str:
-    """Return "" if a tuple or sequence annotation allows a value, else words for the allowed tuples.
-
-    Args:
-        value: The value of a setting.
-        origin: `tuple` or `Sequence`.
-        arguments: The annotations in its brackets, such as (int, int) or (float, ...).
-    """
-    if not isinstance(value, tuple | list):
-        return "a tuple"
-    items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-    hints = _item_hints(origin, arguments, len(items))
-    if len(hints) != len(items):
-        return f"a tuple of {len(hints)}"
-    first_mismatch = next(filter(None, map(describe_mismatch, items, hints)), None)
-    return "" if first_mismatch is None else f"a tuple, each {first_mismatch}"
-
-
-def _item_hints(origin: Any, arguments: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """Return the annotation of each of `count` items, from those in the brackets of a tuple or sequence annotation.
-
-    There are fewer or more than `count` if the annotation fixes another length.
-    """
-    has_fixed_length = origin is tuple and Ellipsis not in arguments
-    return arguments if has_fixed_length else arguments[:1] * count
 
 
 # Texts of calls

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -12,13 +12,12 @@ from torch import Tensor
 from calibrant import calibrators
 from calibrant._core.numbers import format_percent, format_percent_range
 from calibrant._core.text import cut_middle
-from calibrant._core.types import InputError
+from calibrant._core.types import InputError, NonNegativeInt, NumFolds, OpenFraction, Range, check_arguments
 from calibrant.calibrators.subgroups._features import FeatureSchema, cut_points, read_columns
 from calibrant.calibrators.subgroups._trees import SplitGrid, TreeEnsemble, grow_tree, join_trees
 from calibrant.metrics import Interval, Sample, nll, signed_gap
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import num_units, split_folds
-from calibrant.predictions.validation import check_range
 
 DEPTH = 2
 MAX_TREES = 200
@@ -100,15 +99,16 @@ class MultiCalibrated:
     class_names: tuple[str, ...] | None
 
     @classmethod
+    @check_arguments
     def fit(
         cls,
         predictions: Predictions,
         features: Any,
         *,
         calibrator: str = "",
-        depth: int = DEPTH,
-        folds: int = CROSS_FIT_FOLDS,
-        seed: int = 0,
+        depth: Annotated[int, Range(ge=1, le=4)] = DEPTH,
+        folds: NumFolds = CROSS_FIT_FOLDS,
+        seed: NonNegativeInt = 0,
     ) -> "MultiCalibrated":
         """Fit to labeled predictions that the model was not trained on.
 
@@ -124,7 +124,6 @@ class MultiCalibrated:
         Raises:
             InputError: If there is not one row of features per example, or there are too few examples.
         """
-        check_range("a depth", depth, "[1, 4]", DEPTH, code="depth_range")
         with as_predictions(predictions) as p:
             p = p.double()
             if num_units(p) < folds * MIN_ROWS:
@@ -163,7 +162,8 @@ class MultiCalibrated:
         p = self._apply_common(predictions)
         return p.with_logits(_correct(p.logits, self.trees, self._features(p, features)))
 
-    def evaluate(self, predictions: Predictions, features: Any, *, level: float = 0.90) -> SubgroupTable:
+    @check_arguments
+    def evaluate(self, predictions: Predictions, features: Any, *, level: OpenFraction = 0.90) -> SubgroupTable:
         """Return confidence minus frequency in the worst subgroups of the fit, before and after, on new examples.
 
         "Before" is after the common calibrator alone. The event is class 1 of two, and else that the predicted class

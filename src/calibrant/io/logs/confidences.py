@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
+from calibrant._core.arguments import describe_argument
 from calibrant._core.text import shorten_list, shorten_repr
-from calibrant._core.types import InputError
-from calibrant.predictions.validation import check_range
+from calibrant._core.types import Fraction, InputError
 from calibrant.predictions.validation.words import normalize_word, outcome_scores
 
 ProbabilityTable = Mapping[str, float]
@@ -87,7 +87,8 @@ def probability_table(words: str | ProbabilityTable) -> ProbabilityTable:
     """Return the probabilities of words, given or from a named table. Raise `InputError` for unknown names."""
     if not isinstance(words, str):
         for word, value in words.items():
-            check_range(f"the probability of {word!r}", value, "[0, 1]", 0.9, code="word_probability")
+            if mismatch := describe_argument(f"the probability of {word!r}", value, Fraction, 0.9):
+                raise InputError(mismatch, code="word_probability")
         return {_normalize(word): float(value) for word, value in words.items()}
     if words not in WORD_TABLES:
         raise InputError(

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from calibrant._core.registry import DATA_SETS, check_settings
+from calibrant._core.registry import DATA_SETS
 from calibrant._core.types import Count, InputError, Seed
 from calibrant.lab.data._images import CIFAR_STATISTICS, IMAGENET_STATISTICS, LoadedImages, image_splits, load_images
 from calibrant.lab.data._loading import InMemoryTable, OriginalFormat, Source, SplitFiles, first_existing, read_pickle
@@ -123,7 +123,6 @@ def _split_as_in_paper(
     name: str, loaded: LoadedImages, *, train: int | None, val: int, protocol: str, seed: int | None, augment: bool
 ) -> Splits:
     """Split and standardize CIFAR as `cifar10` describes, where the parameters are explained."""
-    check_settings(cifar10, {"protocol": protocol}, name)  # cifar100 has the same protocols
     default_seed, pixel_statistics = _PROTOCOLS[protocol]
     examples = loaded.train
     order = shuffled_indices(len(examples), val, default_seed if seed is None else seed, name)

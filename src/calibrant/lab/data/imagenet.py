@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._core.registry import DATA_SETS, check_settings
+from calibrant._core.registry import DATA_SETS
 from calibrant._core.types import Count, InputError, OpenFraction, Seed
 from calibrant.lab.data._images import IMAGENET_STATISTICS, image_splits, load_images, resized_crop_and_flip
 from calibrant.lab.data._loading import (
@@ -274,7 +274,6 @@ def tiny_imagenet(root: Path | None = None, *, val: OpenFraction = 0.1, revision
     Raises:
         InputError: If `val` leaves an empty split.
     """
-    check_settings(tiny_imagenet, {"val": val})
     loaded = load_images(_TINY_IMAGENET, root, revision, size=64, classes=200)
     examples = loaded.train
     is_validation = validation_mask(examples.labels, loaded.file_numbers, val)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant._core.lazy import import_optional
-from calibrant._core.registry import DATA_SETS, check_settings
+from calibrant._core.registry import DATA_SETS
 from calibrant._core.types import Count, InputError, Seed
 from calibrant.lab.data._loading import (
     ConvertedData,
@@ -119,7 +119,6 @@ def newsgroups(
     Raises:
         InputError: If the data cannot be read, or `val` does not fit.
     """
-    check_settings(newsgroups, {"protocol": protocol})
     tensors, record = load(_NEWSGROUPS, root, revision, _convert, length=length, tokenizer=tokenizer)
     train, test = (Split(tensors[f"{name}.tokens"], tensors[f"{name}.labels"]) for name in ("train", "test"))
     if protocol == "mukhoti":

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant._core.registry import DATA_SETS, check_settings
+from calibrant._core.registry import DATA_SETS
 from calibrant._core.types import Count, InputError, Seed
 from calibrant.lab.data._loading import (
     ConvertedData,
@@ -129,7 +129,6 @@ def sst(
     Raises:
         InputError: If a line is not a tree, or the data cannot be read.
     """
-    check_settings(sst, {"classes": classes})
     source = replace(_SST, folders=_SST.folders[:2]) if classes == 5 else _SST  # a folder sst2 may lack neutral trees
     tensors, record = load(source, root, revision, _convert)
     words, skip_first = record.pop("words"), lookup == "mukhoti"

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._core.registry import DATA_SETS, check_settings
+from calibrant._core.registry import DATA_SETS
 from calibrant._core.types import Count, InputError, PositiveFloat, Range, Seed
 from calibrant.lab.data._splits import Split, Splits
 
@@ -46,7 +46,7 @@ def digits(root: Path | None = None, *, train: Count = 300, val: Count = 300, se
 def blobs(
     root: Path | None = None,
     *,
-    classes: Annotated[Count, Range(ge=2)] = 3,
+    classes: Annotated[int, Range(ge=2, le=1_000_000)] = 3,
     features: Count = 2,
     spread: PositiveFloat = 1.0,
     train: Count = 2000,
@@ -72,8 +72,6 @@ def blobs(
     >>> data.posterior(data.test.inputs).exp().sum().round(decimals=9)
     tensor(10., dtype=torch.float64)
     """
-    sizes = {"train": train, "val": val, "test": test}
-    check_settings(blobs, {"classes": classes, "features": features, "spread": spread, **sizes})
     generator = torch.Generator().manual_seed(seed)
     centers = torch.randn(classes, features, generator=generator)
 
@@ -83,7 +81,7 @@ def blobs(
         return Split(centers[labels] + spread * torch.randn(n, features, generator=generator), labels)
 
     return Splits(
-        *map(draw, sizes.values()),
+        *map(draw, (train, val, test)),
         classes=tuple(str(k) for k in range(classes)),
         posterior=partial(_posterior, centers=centers, spread=spread),
         facts={"source": f"drawn with seed {seed}"},

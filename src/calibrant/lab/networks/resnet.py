@@ -278,10 +278,7 @@ def wide_resnet(classes: int, *, depth: Count = 26, widen: Count = 10, channels:
     Raises:
         InputError: If `depth` is not 6 n + 2.
     """
-    if depth < 8 or (depth - 2) % 6 or widen < 1:
-        raise InputError(
-            f"wide_resnet: Expected a depth of 6 n + 2 and widen of at least 1, got depth={depth}, widen={widen}.",
-            code="setting_range",
-        )
+    if depth < 8 or (depth - 2) % 6:
+        raise InputError(f"Expected a depth of 6 n + 2 from 8 on, got {depth}. Try 26.", code="depth_range")
     network = _build_resnet(classes, channels, [(depth - 2) // 6] * 3, basic_block, width=16, widen=widen)
     return init_he(network, "fan_out", nn.Conv2d)

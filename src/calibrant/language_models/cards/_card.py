@@ -12,7 +12,7 @@ from calibrant import metrics
 from calibrant._core.files import null_nonfinite
 from calibrant._core.numbers import format_points
 from calibrant._core.text import display_name
-from calibrant._core.types import InputError
+from calibrant._core.types import InputError, OpenFraction, check_arguments
 from calibrant.language_models import (
     CONVENTIONS,
     Answers,
@@ -41,7 +41,6 @@ from calibrant.language_models.cards._numbers import (
 )
 from calibrant.metrics import MISCALIBRATION_P_VALUE, Interval
 from calibrant.predictions import Predictions
-from calibrant.predictions.validation import check_level
 from calibrant.reports import Document, Result
 
 CARD_LEVEL = 0.90
@@ -72,7 +71,8 @@ class ModelCard:
     predictions: Predictions  # stated confidences, in which every question counts once
 
     @classmethod
-    def from_log(cls, name: str, log: EvaluationLog, level: float = CARD_LEVEL) -> "ModelCard":
+    @check_arguments
+    def from_log(cls, name: str, log: EvaluationLog, level: OpenFraction = CARD_LEVEL) -> "ModelCard":
         """Compute the card of one log.
 
         Raises:
@@ -169,8 +169,9 @@ class Card(Result):
         }
 
 
+@check_arguments
 def card(
-    logs: EvaluationLog | Sequence[EvaluationLog] | Mapping[str, EvaluationLog], *, level: float = CARD_LEVEL
+    logs: EvaluationLog | Sequence[EvaluationLog] | Mapping[str, EvaluationLog], *, level: OpenFraction = CARD_LEVEL
 ) -> Card:
     """Compute the calibration card of one or more models.
 
@@ -194,7 +195,6 @@ def card(
     named = dict(logs) if isinstance(logs, Mapping) else _name_logs(logs)
     if not named:
         raise InputError("Expected at least one log, got none.", code="no_log")
-    check_level(level)
     ungraded = ungraded_answers(named, level)
     without_grades = {estimate.name for estimate in ungraded if not estimate.graded}
     graded = {name: log for name, log in named.items() if name not in without_grades}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.threads import thread_limit
-from calibrant._core.text import shorten_list, shorten_repr
+from calibrant._core.text import shorten_list
 from calibrant._core.types import InputError
 from calibrant.predictions.events import EventSelector
 from calibrant.predictions.validation.arrays import check_rows, copy_if_aliased, flatten_positions, to_tensor
@@ -99,38 +99,6 @@ def validate_inputs(
             group_names=group_names,
             notes=(*notes, *label_notes),
         )
-
-
-def check_level(level: float) -> None:
-    """Raise `InputError` unless the level of an interval is in (0, 1)."""
-    check_range("a level", level, "(0, 1)", 0.9, code="level_range")
-
-
-def check_alpha(alpha: float) -> None:
-    """Raise `InputError` unless the probability of a false alarm is in (0, 0.5): no level such as 0.95 passes."""
-    check_range("alpha", alpha, "(0, 0.5)", 0.05, code="alpha")
-
-
-def check_range(name: str, value: float | int | None, interval: str, suggested: float | int, *, code: str) -> None:
-    """Raise `InputError` for a number outside an interval such as "(0, 1]", in which a round bracket excludes the end.
-
-    None is inside every interval, and NaN in none. If the suggested number is an integer, fractions are outside.
-
-    >>> check_range("a share", 1.5, "[0, 1]", 0.5, code="share_range")
-    Traceback (most recent call last):
-    calibrant._core.types.InputError: Expected a share in [0, 1], got 1.5. Try 0.5.
-    """
-    if value is None:
-        return
-    low, high = map(float, interval[1:-1].split(","))
-    try:
-        is_above_low = value >= low if interval[0] == "[" else value > low
-        is_below_high = value <= high if interval[-1] == "]" else value < high
-        is_inside = bool(is_above_low and is_below_high and (not isinstance(suggested, int) or value % 1 == 0))
-    except (TypeError, ValueError):  # no number, or several
-        is_inside, value = False, shorten_repr(value)  # pyright: ignore[reportAssignmentType]
-    if not is_inside:
-        raise InputError(f"Expected {name} in {interval}, got {value}. Try {suggested}.", code=code)
 
 
 def resolve_event(of: Any, k: int, names: tuple[str, ...] | None = None) -> EventSelector:

@@ -34,11 +34,11 @@ from calibrant.io.tables import to_safe_csv
 from calibrant.lab import study
 from calibrant.lab.study import Model, Study
 from calibrant.lab.study.grids import RunNames
-from calibrant.lab.study.tables import Cell, ResultTable
+from calibrant.lab.study.tables import ResultCell, ResultTable
 from calibrant.metrics import metric
 from calibrant.reports import page as pages
 from calibrant.reports.document import HoverPoint, Picture
-from calibrant.reports.html import Section, control_data, json_script, note, page, table
+from calibrant.reports.html import control_data, json_script, note, page, table
 from calibrant.reports.svg import figure
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -91,13 +91,13 @@ def whole_page(text: str) -> str:
         )
     )
     content = control_data("classes", {"words": {text: text}, "rows": [[text]]})
-    return page(text, note(text), [Section(text, body + picture + content)], {text: text}, kicker=text)
+    return page(text, note(text), [(text, body + picture + content)], {text: text}, kicker=text)
 
 
 def study_table(text: str) -> ResultTable:
     """Return a study table with `text` as every name, for an existing metric."""
     row = RunNames(text, text, text)
-    cells = {(row, text): Cell({0: 0.5}, 1.0, best=True)}
+    cells = {(row, text): ResultCell({0: 0.5}, 1.0, best=True)}
     return ResultTable("ece", (row,), (text,), cells, paper_note=text, shift=text)
 
 

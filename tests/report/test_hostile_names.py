@@ -21,7 +21,7 @@ from calibrant.lab.study.drawing import Drawing
 from calibrant.predictions.events import describe_event
 from calibrant.reports import plots
 from calibrant.reports.diagrams import diagram_explanations
-from calibrant.reports.html import Section, details, note, page, render, table
+from calibrant.reports.html import details, note, page, render, table
 
 NAMES = names()
 SOURCE = Path(calibrant.__file__).parent
@@ -88,7 +88,7 @@ def test_text_is_escaped_unless_it_is_markup():
     bad = "<meta http-equiv=refresh>"
     parts = [render("<p>{}</p>", bad), table([bad], [[bad]], caption=bad), details(bad, render("<i></i>"))]
     assert all("<meta" not in part and isinstance(part, Markup) for part in parts)
-    clean, dirty = (page(text, note(text), [Section(text, Markup())], {text: text}, kicker=text) for text in ("x", bad))
+    clean, dirty = (page(text, note(text), [(text, Markup())], {text: text}, kicker=text) for text in ("x", bad))
     assert tags(clean) == tags(dirty)
 
 

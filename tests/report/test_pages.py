@@ -20,7 +20,7 @@ from calibrant.assessment._sentences import (
     score_change_sentence,
 )
 from calibrant.reports.document import Picture
-from calibrant.reports.html import Section, page, table, typeset
+from calibrant.reports.html import page, table, typeset
 from calibrant.reports.svg import figure
 
 FAST = ("Identity", "Temperature", "HistogramBinning")
@@ -271,7 +271,7 @@ def test_facts_are_escaped():
     text = result.html({"command": "calibrant '<script>alert(1)</script>'", "<b>": "<i>&"})
     assert "<script>alert" not in text
     assert "&lt;b&gt;" in text
-    assert page("<t>", typeset("<l>"), [Section("<h>", Markup())], {}).count("<t>") == 0
+    assert page("<t>", typeset("<l>"), [("<h>", Markup())], {}).count("<t>") == 0
 
 
 def test_typeset_table_and_p_value():

@@ -14,7 +14,7 @@ from calibrant.lab.study.grids import RunNames
 from calibrant.lab.study.measurements import measure_runs
 from calibrant.lab.study.report import findings
 from calibrant.lab.study.results import Result
-from calibrant.lab.study.tables import Cell, build_tables
+from calibrant.lab.study.tables import ResultCell, build_tables
 from calibrant.reports import document as doc
 
 LONG, SHORT = Recipe(epochs=9, milestones=(3,)), Recipe(epochs=4, milestones=(3,))
@@ -149,7 +149,7 @@ def test_findings_give_only_the_range_of_many_temperatures(measurements):
         table,
         rows=tuple(rows),
         cells={
-            (r, c): Cell({0: 0.1}, 1.1 + i / 10 if c == column else math.nan)
+            (r, c): ResultCell({0: 0.1}, 1.1 + i / 10 if c == column else math.nan)
             for i, r in enumerate(rows)
             for c in table.columns
         },

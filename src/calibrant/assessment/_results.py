@@ -24,7 +24,7 @@ from calibrant.metrics.tables import Classes, Groups
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import EventKind
 from calibrant.predictions.folds import num_units
-from calibrant.reports import Document, Result
+from calibrant.reports import Document, Reportable
 
 MIN_GAIN_ERRORS = 2 / 3  # gain of a calibrator that is selected, in standard errors that allow for shared data
 REFINEMENT_MEANING = "NLL that remains after cross-fitted calibration"
@@ -107,7 +107,7 @@ def metric_info(event: EventKind, name: str) -> MetricInfo:
 
 
 @dataclass(frozen=True, eq=False)
-class Measurement(Result):
+class Measurement(Reportable):
     """The metrics of one set of predictions, and the data behind them. `measurement["ece"]` is a row.
 
     Print it, show it in a notebook, or save it as .html, .json or .csv.
@@ -299,7 +299,7 @@ def _without_groups(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, eq=False)
-class Assessment(Result):
+class Assessment(Reportable):
     """The effect of every calibrator on predictions that it was not fitted on, and the selected calibrator.
 
     Print it, show it in a notebook, or save it as .html, .json or, for the selected calibrator alone, .safetensors.

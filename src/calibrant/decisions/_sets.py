@@ -23,7 +23,7 @@ from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.validation.arrays import check_logits, to_tensor
 from calibrant.predictions.validation.names import factorize_samples, group_positions
 from calibrant.reports.document import Cell, Document, Section, Table
-from calibrant.reports.result import Result
+from calibrant.reports.result import Reportable
 
 ALL_ROWS = ""  # name of the threshold of examples whose group is unknown
 SCORE_TOLERANCE = 1e-12  # by which rounding may lift a score above a threshold
@@ -44,7 +44,7 @@ class SetRow:
 
 
 @dataclass(frozen=True)
-class SetTable(Result):
+class SetTable(Reportable):
     """Coverage and size of prediction sets, over all examples and for every class or group."""
 
     alpha: float

@@ -25,7 +25,7 @@ from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import evaluated_event
 from calibrant.predictions.folds import num_units
 from calibrant.reports.document import Document, Section, Table
-from calibrant.reports.result import Result
+from calibrant.reports.result import Reportable
 
 CheckStatus = Literal["holds", "broken", "too_little_data"]
 EXIT_STATUSES: dict[CheckStatus, int] = {"holds": 0, "broken": 3, "too_little_data": 4}
@@ -86,7 +86,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class CheckResult(Result):
+class CheckResult(Reportable):
     """The conditions of a check. Print it, or save it as .html, .json or .xml (JUnit)."""
 
     conditions: tuple[Condition, ...]

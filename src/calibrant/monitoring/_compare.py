@@ -30,7 +30,7 @@ from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import evaluated_event
 from calibrant.predictions.folds import num_units
 from calibrant.reports.document import Document, Section
-from calibrant.reports.result import Result
+from calibrant.reports.result import Reportable
 
 DEFAULT_ALPHA = 0.05
 MIN_COMPARED_UNITS = 2
@@ -84,7 +84,7 @@ class ComparedRow:
 
 
 @dataclass(frozen=True, eq=False)
-class CompareResult(Result):
+class CompareResult(Reportable):
     """A comparison. Print it, or save it as .html or .json."""
 
     rows: tuple[ComparedRow, ...]

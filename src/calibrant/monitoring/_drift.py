@@ -22,7 +22,7 @@ from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import evaluated_event
 from calibrant.predictions.folds import num_units
 from calibrant.reports.document import Document, Section
-from calibrant.reports.result import Result
+from calibrant.reports.result import Reportable
 
 MIN_REFERENCE_ROWS = 20
 Shift = Literal["label", "covariate"]
@@ -33,7 +33,7 @@ _SAMPLE_NOTE = (
 
 
 @dataclass(frozen=True, eq=False)
-class DriftResult(Result):
+class DriftResult(Reportable):
     """The drift of predictions. Print it, or save it as .html or .json."""
 
     rows: tuple[ComparedRow, ...]  # tests

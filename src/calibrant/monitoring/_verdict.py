@@ -12,7 +12,7 @@ from calibrant.monitoring._bets import BETS
 from calibrant.monitoring._intervals import mean_sequence
 from calibrant.monitoring._rows import UNKNOWN_LABEL
 from calibrant.reports.document import Document, Section, Table
-from calibrant.reports.result import Result
+from calibrant.reports.result import Reportable
 
 if TYPE_CHECKING:
     from calibrant.monitoring._watch import Watch
@@ -82,7 +82,7 @@ class TestState:
 
 
 @dataclass(frozen=True)
-class WatchVerdict(Result):
+class WatchVerdict(Reportable):
     """The result of a watch after the processed rows."""
 
     alarm: bool

@@ -9,7 +9,7 @@ import numpy as np
 from calibrant._core.files import atomic_write, check_suffix
 from calibrant.metrics import metric_info
 from calibrant.planning._search import MIN_CURVE_DRAWS, PowerPoint, power_between
-from calibrant.reports import Document, Picture, Result, Section, Table
+from calibrant.reports import Document, Picture, Reportable, Section, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +19,7 @@ FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
-class SampleSize(Result):
+class SampleSize(Reportable):
     """The number of examples, or clusters, that reach a goal with a given power, and the simulated power curve.
 
     Print it, plot it, or save it as .html, .json, .png, .svg or .pdf.

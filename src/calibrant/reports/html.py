@@ -10,7 +10,6 @@ import platform
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib.resources import files
@@ -24,18 +23,10 @@ from calibrant._core.text import MAX_TEXT_CHARACTERS, abbreviate, escape_invisib
 from calibrant._core.version import __version__
 
 
-@dataclass(frozen=True)
-class Section:
-    """A heading and the content below it."""
-
-    heading: str
-    body: Markup
-
-
 def page(
     title: str,
     lead: Markup,
-    sections: Sequence[Section],
+    sections: Sequence[tuple[str, Markup]],
     facts: Mapping[str, str],
     *,
     kicker: str = "",
@@ -45,7 +36,7 @@ def page(
     Args:
         title: The main result.
         lead: What stands between the title and the sections.
-        sections: Sections in reading order.
+        sections: Headings and bodies in reading order.
         facts: Names and values for the last section, "How this was computed".
         kicker: Small text above the title.
     """
@@ -53,7 +44,7 @@ def page(
     html = _template("page.html.j2").render(
         title=title,
         lead=lead,
-        sections=[(section.heading, section.body) for section in sections],
+        sections=sections,
         facts=facts,
         style=_read_asset("style.css"),
         script=script,

@@ -30,7 +30,7 @@ from calibrant.reports.svg import figure
 
 def render_page(document: Document, facts: Mapping[str, str]) -> str:
     """Return the HTML page of a document, with the facts of the caller before the versions and the time."""
-    sections = [html.Section(section.heading, _section(section)) for section in document.sections]
+    sections = [(section.heading, _section(section)) for section in document.sections]
     automatic = html.version_facts(facts.get("command", "calibrant, from Python"))
     listed = {**document.facts, **{name: text for name, text in facts.items() if name != "command"}, **automatic}
     lead = [

@@ -9,7 +9,7 @@ from calibrant.reports.document import Document
 from calibrant.reports.text import render_text, text_lines
 
 
-class Result:
+class Reportable:
     """A result. Print it, show it in a notebook, or save it as .html or .json."""
 
     def document(self) -> Document:

@@ -11,9 +11,9 @@ from calibrant._core.grouping import group_pairs
 from calibrant._core.types import InputError
 from calibrant.lab.study.published_results import PaperComparison, PrintedNames, PrintedTable, PublishedResults
 from calibrant.lab.study.significance import SIGNIFICANCE_LEVEL, unpaired_p_value
-from calibrant.lab.study.tables import Cell, PaperValue, ResultTable
+from calibrant.lab.study.tables import PaperValue, ResultCell, ResultTable
 from calibrant.reports.document import Document, Section, Table
-from calibrant.reports.result import Result
+from calibrant.reports.result import Reportable
 
 HEADINGS = "data set", "network", "trained with", "calibrator", "metric", "here", "test here", "paper", "paper's test"
 NUM_TEXT_COLUMNS = 5
@@ -26,7 +26,7 @@ class PaperRow:
     names: PrintedNames  # data set, network, loss, calibrator and metric, as the paper prints them
     paper: PaperValue
     paper_mark: str  # of the paper's test: higher (▲) or lower (▼) than the first loss; hollow if not significant
-    cell: Cell | None  # None if the study has no finished run for it
+    cell: ResultCell | None  # None if the study has no finished run for it
     metric: str  # as the study names it
 
     @property
@@ -39,7 +39,7 @@ class PaperRow:
 
 
 @dataclass(frozen=True)
-class PaperTable(Result):
+class PaperTable(Reportable):
     """One table of a paper beside a study. Prints as a text table."""
 
     paper: str

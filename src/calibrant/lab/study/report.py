@@ -16,7 +16,14 @@ from calibrant.lab.study.drawing import Drawing
 from calibrant.lab.study.grids import Run, RunNames, Setup
 from calibrant.lab.study.measurements import Diagram, RunMeasurement, diagrams_over_seeds, primary_calibrator
 from calibrant.lab.study.overview import overview_picture
-from calibrant.lab.study.tables import Cell, ResultTable, best_keys, describe_cells, first_rows, main_calibration_error
+from calibrant.lab.study.tables import (
+    ResultCell,
+    ResultTable,
+    best_keys,
+    describe_cells,
+    first_rows,
+    main_calibration_error,
+)
 from calibrant.metrics import describe_metric
 from calibrant.reports import document as doc
 from calibrant.reports.diagrams import BAR_EXPLANATION, CURVE_EXPLANATION, bar_diagram, curve_diagram
@@ -170,7 +177,7 @@ def _best_method_findings(table: ResultTable, rows: Sequence[RunNames]) -> Itera
 
 
 def _best_mean_finding(
-    table: ResultTable, name: str, best: Cell, contenders: Collection[Cell], superlative: str
+    table: ResultTable, name: str, best: ResultCell, contenders: Collection[ResultCell], superlative: str
 ) -> str:
     """Return the clause on the cell with the best mean, which calls a method the best only if it clearly is.
 

@@ -10,7 +10,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from calibrant import reports
 from calibrant._core.files import atomic_write
 from calibrant._core.grouping import group_pairs
 from calibrant._core.lazy import polars
@@ -25,6 +24,7 @@ from calibrant.lab.study.progress import Trial, duration_text
 from calibrant.lab.study.stored_files import name_in_errors
 from calibrant.lab.study.tables import LATEX_PACKAGES, ResultTable
 from calibrant.reports.document import Document
+from calibrant.reports.result import Reportable
 
 DRAFT_PATTERNS = ".results-*", ".made_with-*.json", ".report-*.html", ".rows-*.csv", ".tables-*.*"  # of killed writers
 MAX_LOCK_WAIT_SECONDS = 60.0
@@ -32,7 +32,7 @@ RESULT_FILES = ("rows.csv", "tables.csv", "tables.md", "tables.tex", "made_with.
 
 
 @dataclass(frozen=True, eq=False)
-class Result(reports.Result):
+class Result(Reportable):
     """Results of a study. Prints as findings, tables and failed runs."""
 
     study: Study

@@ -39,13 +39,13 @@ class PaperValue:
     source: str  # such as "Table 1"
 
     def text(self, metric_info: MetricInfo, *, deviation: bool = True) -> str:
-        """Return the mean, deviation and temperature in the form of `Cell.text`."""
+        """Return the mean, deviation and temperature in the form of `ResultCell.text`."""
         text = _mean_text(metric_info, self.mean, self.deviation if deviation else math.nan)
         return text if math.isnan(self.temperature) else f"{text} ({self.temperature:.2f})"
 
 
 @dataclass(frozen=True)
-class Cell:
+class ResultCell:
     """The values of a metric over seeds for one row and column of a table."""
 
     values: significance.ValuesBySeed  # of the networks that did not diverge
@@ -135,7 +135,7 @@ class ResultTable:
     metric: str
     rows: tuple[RunNames, ...]
     columns: tuple[str, ...]  # calibrators
-    cells: dict[CellKey, Cell]
+    cells: dict[CellKey, ResultCell]
     paper_note: str = ""  # on the sources and setting of the paper's values
     shift: str = ""  # of the test set
     versions_note: str = ""  # if several versions of calibrant trained the networks
@@ -285,7 +285,7 @@ class ResultTable:
             note=" ".join(self.table_notes),
         )
 
-    def _report_cell(self, cell: Cell) -> doc.Cell:
+    def _report_cell(self, cell: ResultCell) -> doc.Cell:
         """Return a cell: its mean with test results, and in small print what stands behind it."""
         mean_text = cell.mean_text(self.metric_info)
         hint = INFINITE_MEAN_EXPLANATION if mean_text == "inf" else ""
@@ -301,8 +301,8 @@ class ResultTable:
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield every cell as a record for a CSV file. Shares are not in percent.
 
-        `mark` and `letters` are the results of the tests (see `Cell`), `learned` the means of fitted parameters other
-        than the temperature.
+        `mark` and `letters` are the results of the tests (see `ResultCell`), `learned` the means of fitted parameters
+        other than the temperature.
         """
         for (row, column), cell in self.cells.items():
             yield {
@@ -417,7 +417,7 @@ def best_keys(metric_info: MetricInfo, means: Mapping[Key, float]) -> list[Key]:
     return [key for key, mean in means.items() if mean == best_mean]
 
 
-def _build_cell(results: list[Mapping[str, Any]], paper_value: PaperValue | None) -> Cell:
+def _build_cell(results: list[Mapping[str, Any]], paper_value: PaperValue | None) -> ResultCell:
     """Return a table cell from the results of its runs, one per seed.
 
     Diverged runs are counted, but their values are left out. Results with a reason have no value: the method does not
@@ -432,7 +432,7 @@ def _build_cell(results: list[Mapping[str, Any]], paper_value: PaperValue | None
         for key, value in result.items()
         if key.startswith(PARAMETER_PREFIX)
     )
-    return Cell(
+    return ResultCell(
         values={result["seed"]: result["value"] for result in converged},
         temperature=mean(result["temperature"] for result in converged) if converged else math.nan,
         paper=paper_value,
@@ -444,7 +444,7 @@ def _build_cell(results: list[Mapping[str, Any]], paper_value: PaperValue | None
     )
 
 
-def _mark_cells(cells: dict[CellKey, Cell], metric: str) -> dict[CellKey, Cell]:
+def _mark_cells(cells: dict[CellKey, ResultCell], metric: str) -> dict[CellKey, ResultCell]:
     """Return the cells of a metric with the results of the tests, and whether each is the best of its setup.
 
     A setup is a data set and network.
@@ -469,7 +469,7 @@ def first_rows(rows: Iterable[RunNames]) -> dict[Setup, RunNames]:
     return {setup: setup_rows[0] for setup, setup_rows in group_pairs((row.setup, row) for row in rows).items()}
 
 
-def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
+def _row_marks(cells: Mapping[CellKey, ResultCell]) -> dict[CellKey, str]:
     """Return a triangle for every cell above or below its reference, as in Wang et al. (2021).
 
     The reference is the cell of the first row with the same data set, network and column. The p-values of all paired
@@ -492,7 +492,7 @@ def _row_marks(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
     return marks
 
 
-def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
+def _calibrator_letters(cells: Mapping[CellKey, ResultCell]) -> dict[CellKey, str]:
     """Return letters for the cells of every row in which calibrators differ significantly.
 
     Two tested cells of such a row differ significantly if and only if they share no letter. Cells that share no seeds
@@ -507,7 +507,7 @@ def _calibrator_letters(cells: Mapping[CellKey, Cell]) -> dict[CellKey, str]:
     return letters
 
 
-def _calibrator_tests(cells: Mapping[CellKey, Cell]) -> dict[RunNames, dict[tuple[str, str], float]]:
+def _calibrator_tests(cells: Mapping[CellKey, ResultCell]) -> dict[RunNames, dict[tuple[str, str], float]]:
     """Return, for each row, the p-values of all pairs of calibrators that share seeds, with Holm's correction."""
     values_by_row = group_pairs((row, (column, cell.tested_values)) for (row, column), cell in cells.items())
     return {row: significance.pairwise_p_values(dict(values)) for row, values in values_by_row.items()}

@@ -41,7 +41,7 @@ from calibrant.language_models.cards._numbers import (
 )
 from calibrant.metrics import MISCALIBRATION_P_VALUE, Interval
 from calibrant.predictions import Predictions
-from calibrant.reports import Document, Result
+from calibrant.reports import Document, Reportable
 
 CARD_LEVEL = 0.90
 RANK_LEVEL = 0.95
@@ -131,7 +131,7 @@ class ModelCard:
 
 
 @dataclass(frozen=True, eq=False)
-class Card(Result):
+class Card(Reportable):
     """The calibration of one or more language models. Print it, or save it as .html or .json."""
 
     models: tuple[ModelCard, ...]  # with graded answers

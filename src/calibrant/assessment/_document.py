@@ -51,6 +51,7 @@ from calibrant.reports.document import (
     SideBySide,
     Tile,
 )
+from calibrant.reports.result import describe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,8 +61,9 @@ MAX_DECISION_ROWS = 200_000  # of predictions whose decisions the page shows
 KIND = "Calibration report"
 
 
-def measurement_document(measurement: Measurement) -> Document:
-    """Return what a measurement says."""
+@describe.register
+def _(measurement: Measurement) -> Document:
+    """Return the verdict, its evidence, and the tables and pictures of metrics, groups, classes and thresholds."""
     measurements = {AS_MEASURED: measurement}
     lead = f"{measurement.n:,} {measurement.population}; no calibrator was fitted. {event_sentence(measurement)}"
     return Document(
@@ -80,10 +82,9 @@ def measurement_document(measurement: Measurement) -> Document:
     )
 
 
-def assessment_document(
-    assessment: Assessment, calibrator_path: str | Path | None, *, from_command_line: bool
-) -> Document:
-    """Return what an assessment says.
+@describe.register
+def _(assessment: Assessment, *, calibrator_path: str | Path | None, from_command_line: bool) -> Document:
+    """Return the answers before and after calibration, the calibrators, and how to apply the selected one.
 
     Args:
         assessment: The assessment.

@@ -262,12 +262,6 @@ class Measurement(Reportable):
         """Describe the measured data for the provenance. Data read in chunks have no digest."""
         return data_source(role, self.source if isinstance(self.source, Predictions) else None, n=self.n)
 
-    def document(self) -> Document:
-        """Return the verdict, its evidence, and the tables and pictures of metrics, groups, classes and thresholds."""
-        from calibrant.assessment._document import measurement_document
-
-        return measurement_document(self)
-
     def numbers(self) -> dict[str, Any]:
         """Return all numbers as builtin types."""
         optional = {
@@ -401,9 +395,7 @@ class Assessment(Reportable):
             calibrator_path: File of the selected calibrator, if it was saved.
             from_command_line: Whether instructions are for the command line.
         """
-        from calibrant.assessment._document import assessment_document
-
-        return assessment_document(self, calibrator_path, from_command_line=from_command_line)
+        return self._describe(calibrator_path=calibrator_path, from_command_line=from_command_line)
 
     def html(self, facts: Mapping[str, str] | None = None, calibrator_path: str | Path | None = None) -> str:
         """Return a self-contained HTML page.

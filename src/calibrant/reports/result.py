@@ -1,6 +1,8 @@
 """What results have in common: each says what it has to say by `document()`, and shows and saves itself by that."""
 
 from collections.abc import Callable, Mapping
+from functools import singledispatch
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,23 @@ from calibrant.reports.document import Document
 from calibrant.reports.text import render_text, text_lines
 
 
+@singledispatch
+def describe(result: Any, **options: Any) -> Document:
+    """Return what a result says, by the function that the file `_document` beside its class registers for it."""
+    raise TypeError(f"no document of {type(result).__name__}")
+
+
 class Reportable:
     """A result. Print it, show it in a notebook, or save it as .html or .json."""
 
     def document(self) -> Document:
         """Return what the result says: title, answers, tables, pictures, numbers and notes."""
-        raise NotImplementedError
+        return self._describe()
+
+    def _describe(self, **options: Any) -> Document:
+        """Load the file `_document` beside the class, which draws and so is loaded late, and describe the result."""
+        import_module(f"{type(self).__module__.rpartition('.')[0]}._document")
+        return describe(self, **options)
 
     def __str__(self) -> str:
         return render_text(self.document())

@@ -50,11 +50,7 @@ def page(rows: list[Row]) -> str:
             title = f"{KINDS[kind]}, n = {row['n']:.0f}"
         sections.setdefault(title, []).append(row)
     measured = {str(row["version"]) for row in rows}
-    draws = len({row["problem"].rpartition(" #")[2] for row in rows})
-    text = [
-        f"Calibrant {', '.join(sorted(measured))}; splits or draws per problem: {draws}.",
-        "",
-    ]
+    text = [f"Calibrant {', '.join(sorted(measured))}.", ""]
     text += (
         [] if any("table" in title for title in sections) else [f"There are no files in {REAL.parent.name}/tabular."]
     )
@@ -109,9 +105,9 @@ def _table(rows: list[Row]) -> str:
             ]
         )
     head = ["calibrator", "wins", "log loss", "hurt % (> .001)", "hurt % (> .01)", "worst", "ECE15 %", "fit ms"]
-    return f"{len(at)} pairs of data and model. Calibrators that failed on one of them are left out.\n\n" + markdown(
-        head, lines
-    )
+    draws = len({row["problem"].rpartition(" #")[2] for row in rows})
+    data = f"{len(at)} pairs of data and model, up to {draws} splits or draws each."
+    return f"{data} Calibrators that failed on one of them are left out.\n\n{markdown(head, lines)}"
 
 
 def _nats(x: float, sign: str = "") -> str:

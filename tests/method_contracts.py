@@ -27,13 +27,13 @@ class Contract:
 
         return add
 
-    def verify(self, name: str, **given: Any) -> None:
+    def verify(self, name: str, **options: Any) -> None:
         """Run all checks of a method, each from the same random state; a failure names its check and case."""
         for check in self.checks:
-            named = inspect.signature(check.func).parameters.keys() & given.keys()
+            named = inspect.signature(check.func).parameters.keys() & options.keys()
             torch.manual_seed(0)
             try:
-                check(name, **{key: given[key] for key in named - check.keywords.keys()})
+                check(name, **{key: options[key] for key in named - check.keywords.keys()})
             except Exception as error:
                 error.add_note(f"{check.func.__name__}({name}, {check.keywords})")
                 raise

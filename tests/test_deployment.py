@@ -321,7 +321,7 @@ def test_command_exports_a_saved_calibrator(tmp_path):
     assert (finished.returncode, finished.stdout) == (0, "wrote map.py\n")
     module = runpy.run_path(str(tmp_path / "map.py"))
     assert {"calibrate", "probabilities", "prediction_sets", "acts_on"} <= set(module)
-    for wrong, code in ((("-o", "map.txt"), "suffix"), (("-o", "map.py", "--to", "tf"), "format")):
+    for wrong, code in ((("-o", "map.txt"), "suffix"), (("-o", "map.py", "--to", "tf"), "to")):
         refused = run("export", "c.safetensors", *wrong, folder=tmp_path)
         assert (refused.returncode, refused.code) == (2, code)
 

@@ -89,8 +89,8 @@ def test_assess_shows_groups_before_and_after(shop, tmp_path):
     result = assess(shop[half], shop[~half], ["Identity", "GroupCalibrated"])
     assert result.chosen_name == "GroupCalibrated"
     text = str(result)
-    assert "group before" in text
-    assert "group after" in text
+    assert "groups before calibration" in text
+    assert "groups after GroupCalibrated" in text
     assert not bool((result.calibrated.groups.significant_gap > 0).any())
     assert "&lt;b&gt;south" in result.html()
     assert set(json.loads(result.json())["groups"]) == {"Identity", "GroupCalibrated"}

@@ -57,7 +57,7 @@ def test_canonical_text_and_pickles_give_the_same_method():
 def test_registries_fill_themselves():
     kinds = {"losses", "metrics", "calibrators", "data", "networks", "corruptions", "scores", "traces"}
     assert kinds == set(REGISTRIES)
-    assert all(len(method_registry) > 2 for method_registry in REGISTRIES.values())
+    assert all(len(method_registry) > 0 for method_registry in REGISTRIES.values())
 
 
 @pytest.mark.parametrize(

@@ -64,21 +64,21 @@ def split_imports(text: str, modules: dict[str, str]) -> str:
     for node in sorted(nodes, key=lambda node: -node.lineno):
         indent = " " * node.col_offset
         comment = re.search(r"\s+# (noqa|pyright).*$", lines[node.end_lineno - 1].rstrip("\n"))
-        kept = [a for a in node.names if a.name not in tops]
-        made = [f"{indent}from {PACKAGE} import {', '.join(map(ast.unparse, kept))}\n"] if kept else []
+        kept_names = [a for a in node.names if a.name not in tops]
+        new_lines = [f"{indent}from {PACKAGE} import {', '.join(map(ast.unparse, kept_names))}\n"] if kept_names else []
         for alias in node.names:
             if alias.name in tops:
                 parent, _, name = tops[alias.name].rpartition(".")
                 bound = alias.asname or alias.name
-                shown = name if name == bound else f"{name} as {bound}"
-                made.append(
-                    f"{indent}from {PACKAGE}.{parent} import {shown}\n"
+                imported = name if name == bound else f"{name} as {bound}"
+                new_lines.append(
+                    f"{indent}from {PACKAGE}.{parent} import {imported}\n"
                     if parent
-                    else f"{indent}from {PACKAGE} import {shown}\n"
+                    else f"{indent}from {PACKAGE} import {imported}\n"
                 )
         if comment:
-            made[-1] = made[-1].rstrip("\n") + comment.group(0) + "\n"
-        lines[node.lineno - 1 : node.end_lineno] = made
+            new_lines[-1] = new_lines[-1].rstrip("\n") + comment.group(0) + "\n"
+        lines[node.lineno - 1 : node.end_lineno] = new_lines
     return "".join(lines)
 
 
@@ -95,9 +95,9 @@ def main() -> None:
         if path.resolve() in (Path(sys.argv[1]).resolve(), Path(__file__).resolve()):
             continue
         text = path.read_text()
-        known = modules if path.is_relative_to("src") else outside
-        new = split_imports(text, known) if path.suffix == ".py" else text
-        new = rename(new, known, paths)
+        moves = modules if path.is_relative_to("src") else outside
+        new = split_imports(text, moves) if path.suffix == ".py" else text
+        new = rename(new, moves, paths)
         if new != text:
             path.write_text(new)
 

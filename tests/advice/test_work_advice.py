@@ -225,7 +225,7 @@ def test_advice_on_exports_works(tmp_path):
     follow(Case("not_exportable", lambda: export(grouped, path), lambda t: export(grouped, tmp_path / "map.py")))
     follow(
         Case(
-            "format",
+            "to",
             lambda: export(TEMPERATURE, tmp_path / "map.py", to="java"),
             lambda t: export(TEMPERATURE, tmp_path / "map.py"),
         )

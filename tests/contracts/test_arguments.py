@@ -46,8 +46,8 @@ def values_outside(hint: Any) -> list[Any]:
     ends = [
         end for limit in limits(hint) if isinstance(limit, Range) for end in vars(limit).values() if end is not None
     ]
-    near = [end + step for end in ends for step in (-1, -0.5, -1e-9, 0, 1e-9, 0.5, 1)]
-    values = [*near, math.nan, math.inf, -math.inf, True, "", "90 %", [0.5], np.array([0.5, 0.6]), object(), None]
+    near_ends = [end + step for end in ends for step in (-1, -0.5, -1e-9, 0, 1e-9, 0.5, 1)]
+    values = [*near_ends, math.nan, math.inf, -math.inf, True, "", "90 %", [0.5], np.array([0.5, 0.6]), object(), None]
     return [value for value in values if describe_mismatch(value, hint)]
 
 
@@ -97,15 +97,15 @@ def test_public_functions_limit_their_levels_seeds_and_folds():
 
 def test_signature_and_help_stay():
     @check_arguments
-    def share(part: float, *rest: float, whole: Fraction = 1.0, alpha: Alpha = 0.05) -> float:
+    def share(part: float, *rest: float, total: Fraction = 1.0, alpha: Alpha = 0.05) -> float:
         """Return a share."""
-        return part * whole
+        return part * total
 
     assert str(inspect.signature(share)).startswith(
-        "(part: float, *rest: float, whole: typing.Annotated[float, Range(ge=0, le=1)] ="
+        "(part: float, *rest: float, total: typing.Annotated[float, Range(ge=0, le=1)] ="
     )
     assert (share.__name__, share.__doc__) == ("share", "Return a share.")
-    assert share(1.0, 7.0, 7.0, whole=0.5) == 0.5  # further positional arguments are not taken for keywords
+    assert share(1.0, 7.0, 7.0, total=0.5) == 0.5  # further positional arguments are not taken for keywords
 
 
 @pytest.mark.parametrize("number", [0.5, np.float32(0.5), np.array(0.5), torch.tensor(0.5), 1, np.int64(1)])

@@ -96,7 +96,7 @@ def test_assess_of_chunks_has_groups_before_and_after_calibration():
         expected = columns(all_rows.measurements[name].groups, COLUMNS + CHANCE)
         for column, values in columns(chunks.measurements[name].groups, COLUMNS + CHANCE).items():
             assert values == pytest.approx(expected[column], abs=1e-9), (name, column)
-    assert "group after" in str(chunks)
+    assert "groups after Temperature" in str(chunks)
 
 
 def test_every_export_of_an_assessment_has_groups():

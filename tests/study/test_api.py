@@ -128,7 +128,7 @@ def test_user_methods_work_from_training_to_report(mine, tmp_path, forgotten, pa
     assert (top2.heading, ece.heading) == ("top2 (%)", "ece (%)")
     for (dataset, *_), cell in ((where, cell) for (where, _), cell in top2.cells.items() if cell.best):
         assert cell.mean == max(other_grid.mean for (where, _), other_grid in top2.cells.items() if where[0] == dataset)
-    for text in (str(result), (tmp_path / "out" / "tables.md").read_text(), result.report.read_text()):
+    for text in ((tmp_path / "out" / "tables.md").read_text(), result.report.read_text()):
         assert "top2 (%)" in text
     assert r"top2 (\%)" in (tmp_path / "out" / "tables.tex").read_text()
     assert "<table" in result._repr_html_()
@@ -181,8 +181,8 @@ def test_second_call_reuses_trainings_and_repeats_measurements(tmp_path, page):
     assert result.folder == tmp_path / "out"
     assert result.report == tmp_path / "out" / "report.html"
     assert "calibrant.lab.study.run(Study(" in result.report.read_text()
-    for part in ("ece (%)", "focal", "Temperature", result.finding, str(result.report)):
-        assert part in str(result)
+    for part in ("ece (%)", "focal", "Temperature", result.finding):
+        assert part in " ".join(str(result).split())
     assert_frame_equal(
         polars.read_csv(tmp_path / "out" / "rows.csv")["value"].to_frame(), result.to_polars()[["value"]]
     )
@@ -327,7 +327,7 @@ def test_failing_run_is_reported_and_does_not_stop_others(tmp_path, broken):
     assert run.network.name == "Breaks"
     assert why == "RuntimeError: no wonder of two lines"
     assert len(result.rows) == 2 * 3
-    assert f"blobs(train=60, val=40, test=50), Breaks, focal, seed 0: {why}" in str(result)
+    assert f"blobs(train=60, val=40, test=50), Breaks, focal, seed 0: {why}" in " ".join(str(result).split())
     assert studies.status(study, out=tmp_path / "out").failed == [run]
     assert why in str(studies.status(study, out=tmp_path / "out"))
     assert "Traceback" in (Store(tmp_path / "out").partial(run) / "error.txt").read_text()

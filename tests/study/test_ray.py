@@ -94,8 +94,8 @@ def test_a_worker_without_the_folder_sends_the_files_of_finished_runs(one_run, t
     store.add(**content)
     assert run in store
     with _marker(store.root) as marker:
-        found = list(_run_in_worker(*_pickle_work(work, run, store, marker)))
-    assert [event.kind for event in found] == ["found"]
+        events = list(_run_in_worker(*_pickle_work(work, run, store, marker)))
+    assert [event.kind for event in events] == ["found"]
 
 
 @pytest.mark.slow

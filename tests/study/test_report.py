@@ -67,10 +67,10 @@ def test_many_diagrams_are_not_drawn_twice(measurements, monkeypatch):
 
 def test_every_network_and_data_set_has_a_finding(measurements):
     built_tables = measurements[0]
-    found = {str(setup): text for setup, text in findings(built_tables).items()}
-    assert list(found) == ["resnet8 on digits", "resnet8 on svhn", "resnet8 on cifar10", "resnet20 on cifar10"]
+    text_by_setup = {str(setup): text for setup, text in findings(built_tables).items()}
+    assert list(text_by_setup) == ["resnet8 on digits", "resnet8 on svhn", "resnet8 on cifar10", "resnet20 on cifar10"]
     ece = next(t for t in built_tables if t.metric == "ece")
-    for setup, text in found.items():
+    for setup, text in text_by_setup.items():
         lowest = min((r for r in ece.rows if str(r.setup) == setup), key=lambda r: ece.cells[r, "Identity"].mean)
         value = ece.cells[lowest, "Identity"].mean_text(ece.metric_info)
         section = text.partition("Without a calibrator, ")[2]

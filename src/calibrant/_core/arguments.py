@@ -97,7 +97,7 @@ def check_arguments(function: F) -> F:
     0.1
     >>> act(alpha=0.95)
     Traceback (most recent call last):
-    calibrant._core.types.InputError: Expected alpha as a number in (0, 0.5), got 0.95. Try 0.05.
+    calibrant.types.InputError: Expected alpha as a number in (0, 0.5), got 0.95. Try 0.05.
     """
     if isinstance(function, type):
         cls: Any = function

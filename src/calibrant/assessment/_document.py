@@ -26,6 +26,7 @@ from calibrant.assessment._sentences import (
     decomposed_changes,
     direction_answer,
     event_sentence,
+    fit_warnings,
     group_answer,
     headline,
     remedy_answer,
@@ -73,7 +74,9 @@ def _(measurement: Measurement) -> Document:
         notes=[*measurement.remarks, lead],
         tiles=_tiles(measurement, measurement, measurement["nll"].interval),
         sections=[
-            Section("Metrics", [_tables.metrics_table({"value": measurement}, {})]),
+            Section(
+                "Metrics", [_tables.metrics_table({"value": measurement}, {})], legend=_interval_legend(measurement)
+            ),
             Section(
                 "Reliability", [*_diagrams(measurements), *measurement_temperature_control(measurement)], is_detail=True
             ),
@@ -92,11 +95,12 @@ def _(assessment: Assessment, *, calibrator_path: str | Path | None, from_comman
         from_command_line: Whether instructions are for the command line.
     """
     before, after, measurements = assessment.uncalibrated, assessment.calibrated, _label_measurements(assessment)
+    table = _tables.metrics_table(measurements, assessment.changes_by_metric)
     decomposition = _tables.decomposition(assessment) if decomposed_changes(assessment) else []
     mistakes = [_tables.mistakes_table(assessment)] if assessment.mistakes else []
     usage = _usage_instructions(assessment, calibrator_path, from_command_line=from_command_line)
     sections = [
-        Section("Metrics", [_tables.metrics_table(measurements, assessment.changes_by_metric)]),
+        Section("Metrics", [table], legend=_interval_legend(before)),
         Section("Calibrators", _tables.calibrators_tables(assessment)),
         Section("Reliability", [*_diagrams(measurements), *assessment_temperature_control(assessment)], is_detail=True),
         Section("Refinement and calibration", decomposition, is_detail=True),
@@ -110,11 +114,17 @@ def _(assessment: Assessment, *, calibrator_path: str | Path | None, from_comman
         answers=_assessment_answers(assessment),
         notes=[
             *assessment.remarks,
+            *fit_warnings(assessment),
             f"{before.n:,} {before.population}. {assessment.protocol} {event_sentence(before)}",
         ],
         tiles=_tiles(before, after, "" if assessment.is_identity else f"with {assessment.chosen_label}"),
         sections=[section for section in sections if section.parts],
     )
+
+
+def _interval_legend(measurement: Measurement) -> str:
+    """Return what the brackets of the table of metrics hold."""
+    return f"In brackets: {format_level(measurement.level)} intervals."
 
 
 def _measurement_answers(measurement: Measurement) -> list[Answer]:
@@ -163,7 +173,7 @@ def _tiles(before: Measurement, after: Measurement, nll_note: str) -> list[Tile]
     """
     event, frequency = before.event, before.observed_frequency
     ece = _change_text(100 * before["ece"].value, 100 * after["ece"].value, 2)
-    floor = f"calibrated model: up to {format_percent(after['noise_floor'].high)}"
+    floor = f"calibrated: up to {format_percent(after['noise_floor'].high)}"
     interval = format_percent_range(frequency.low, frequency.high)
     return [
         Tile(f"Mean {event.probability}", format_percent(before.mean_confidence, 1)),

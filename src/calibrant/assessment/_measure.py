@@ -246,7 +246,7 @@ def _build_measurement(
         if row.name == "signed_gap":
             return event.headline(verdict.direction)
         if floor_name := noise_floor_name(row.name):
-            return f"calibrated model: up to {format_percent(by_name[floor_name].high)}"
+            return f"calibrated: up to {format_percent(by_name[floor_name].high)}"
         if row.name == "nll" and math.isinf(row.value):
             return impossible_note
         return NO_NLL_INTERVAL if row.name == "nll" and math.isinf(row.high) else row.note

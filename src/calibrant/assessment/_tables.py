@@ -13,7 +13,6 @@ from calibrant.assessment._results import Assessment, Measurement, Row
 from calibrant.assessment._sentences import (
     decomposed_changes,
     few_labels_sentence,
-    fit_warnings,
     score_change_sentence,
     selection_reason,
 )
@@ -23,7 +22,7 @@ from calibrant.metrics.tables import thresholds_of
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import EventKind
 from calibrant.reports.diagrams import INFINITE_MEAN_EXPLANATION
-from calibrant.reports.document import Cell, Cells, Note, Paragraph, Part, Table
+from calibrant.reports.document import Cell, Cells, Paragraph, Part, Table
 
 TABLE_THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 CERTIFIED_RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)
@@ -52,7 +51,7 @@ def metrics_table(measurements: LabeledMeasurements, changes: Mapping[str, Diffe
         elif has_change:
             cells.append("")
         rows.append([Cell(row.title, row.info.meaning), *cells])
-    explanation = f"In brackets: {format_level(first.level)} intervals. The verdict follows the omnibus test alone."
+    explanation = "The verdict follows the omnibus test alone."
     if has_change:
         explanation += (
             f" Changes are measured on the same {first.event.units}, which detects smaller differences than comparing "
@@ -109,7 +108,7 @@ def calibrators_tables(assessment: "Assessment") -> list[Part]:
     marked = [name == assessment.chosen_name for name in assessment.measurements]
     explanation = f"{selection} {columns} are measured on {data}. The best value of each column is bold.{infinity}"
     table = Table("calibrators", ["calibrator", *head], rows, bold=bold, marked=marked, note=explanation)
-    return [table, *map(Note, fit_warnings(assessment)), *_held_out_tables(assessment)]
+    return [table, *_held_out_tables(assessment)]
 
 
 def _held_out_tables(assessment: "Assessment") -> list[Table]:

@@ -14,7 +14,6 @@ from calibrant.cli._common import (
     JSON_OPTION,
     check_output_paths,
     command_line,
-    console,
     group_options,
     output_result,
     parse_event,
@@ -24,7 +23,6 @@ from calibrant.cli._common import (
 )
 
 DIFFERENCE_STATUS = ALARM_STATUS = 3  # exit statuses of a difference beyond chance, and of an alarm
-STATUS_STYLES = {"holds": "green", "broken": "bold red", "too_little_data": "yellow"}
 
 BY_OPTION = Option(None, metavar="NAME", help="Column of groups, in each of which means are compared too.")
 ALPHA_OPTION = Option(0.05, metavar="P", help="Probability that anything is called different without reason.")
@@ -105,17 +103,9 @@ def check_command(
             result = check(new, all_requirements, old=old, ids=ids, old_ids=old_ids, **settings)
     if junit is not None:
         result.save(junit)
-    output_result(result, json_, [junit], show=lambda: _show_conditions(result))
+    output_result(result, json_, [junit])
     if result.exit_status:
         raise Exit(result.exit_status)
-
-
-def _show_conditions(result: Any) -> None:
-    """Print the notes, and the verdict on each requirement in its color."""
-    for note in result.notes:
-        print_line(note)
-    for condition in result.conditions:
-        console.print(str(condition), style=STATUS_STYLES[condition.status], markup=False, soft_wrap=True)
 
 
 def compare_command(

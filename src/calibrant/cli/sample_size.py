@@ -6,12 +6,10 @@ from typing import Any
 from typer import Argument, Option
 
 from calibrant._core.errors import InputError
-from calibrant._core.text import escape_markup
 from calibrant.cli._common import (
     EVENT_OPTION,
     IGNORE_INDEX_OPTION,
     JSON_OPTION,
-    bare_table,
     check_output_paths,
     console,
     output_result,
@@ -20,8 +18,6 @@ from calibrant.cli._common import (
     print_line,
     show_status,
 )
-
-CURVE_RATIOS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2)  # to n, of the sizes in the printed curve
 
 
 def _assumption(default: Any, metavar: str, text: str) -> Any:
@@ -134,13 +130,8 @@ def _load_predictions(path: Path, options: dict[str, Any], *, needs_labels: bool
 
 
 def _show_result(result: Any, predictions: list[Any]) -> None:
-    """Print the result, its assumptions, the power curve and, for two units or more, the power of the first file."""
-    console.print(escape_markup(str(result)))
-    console.print(f"[dim]{escape_markup(' '.join(result.assumptions))}[/dim]")
-    console.print()
-    sizes = [max(2, round(ratio * result.n)) for ratio in CURVE_RATIOS]
-    curve = [(f"{n:,}", f"{result.power_at(n):.2f}") for n in sizes]
-    console.print(bare_table((f"{result.unit}s", "power"), curve, num_text_columns=0))
+    """Print the result and, for two units or more, the power of the first file."""
+    console.print(result)
     for p in predictions[:1]:
         clusters = () if p.clusters is None else p.clusters.unique()  # none if --cluster-size assumes them
         n = p.num_examples if result.unit == "example" else len(clusters)

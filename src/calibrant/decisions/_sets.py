@@ -72,7 +72,9 @@ class SetTable(Reportable):
             [
                 row.name,
                 f"{row.n:,}",
-                Cell(format_percent(row.coverage.value), format_percent_range(row.coverage.low, row.coverage.high)),
+                Cell(
+                    format_percent(row.coverage.value), f"({format_percent_range(row.coverage.low, row.coverage.high)})"
+                ),
                 f"{row.mean_size:.2f}",
                 format_percent(row.empty, 1),
                 format_percent(row.single, 1),
@@ -80,14 +82,15 @@ class SetTable(Reportable):
             for row in self.rows
         ]
         head = ["", "n", "coverage", "mean size", "empty", "single"]
-        note = f"In brackets: {format_level(coverage.level)} intervals of the coverage."
+        note = (
+            f"Asked for: {format_percent(1 - self.alpha, 0)}. A set has {self.mean_size:.2f} classes on average. In "
+            f"parentheses: {format_level(coverage.level)} intervals."
+        )
         return Document(
             kind="Prediction sets",
             title=f"{format_percent(coverage.value, 1)} of the sets contain the true class ({limits})",
-            notes=[
-                f"Asked for: {format_percent(1 - self.alpha, 0)}. A set has {self.mean_size:.2f} classes on average."
-            ],
-            sections=[Section("Coverage and size", [Table("coverage and size", head, rows, note=note)])],
+            notes=[note],
+            sections=[Section("Coverage and size", [Table("coverage and size", head, rows)])],
         )
 
     def numbers(self) -> dict[str, Any]:

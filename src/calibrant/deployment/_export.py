@@ -180,7 +180,9 @@ def _event_index(event: Any, class_names: Sequence[str] | None) -> Any:
 
 def fusion_source(fusion: Fusion) -> str:
     """Return the Python source of a fusion, which needs numpy alone."""
-    return _render("fusion.py.j2", functions=_source_of("calibrant", "_fusion_map.py"), fitted=fusion.learned)
+    return _render(
+        "fusion.py.j2", functions=_source_of("calibrant.language_models", "_fusion_map.py"), fitted=fusion.learned
+    )
 
 
 def _source_of(package: str, name: str) -> str:

@@ -29,34 +29,37 @@ def block_error_bounds(
         with_last_block: Whether the last block counts.
     """
     starts = np.append(0, ends[:-1])
-    fewest, most = _hits_before(confidence, correct, np.append(0, ends))
-    if np.isnan(confidence).any() and (ends - starts) @ (most - fewest)[1:] > MAX_STEPS:
+    fewest_hits, most_hits = _hits_before(confidence, correct, np.append(0, ends))
+    if np.isnan(confidence).any() and (ends - starts) @ (most_hits - fewest_hits)[1:] > MAX_STEPS:
         return 0.0, 1.0
     lowest, highest = (np.add.reduceat(np.sort(np.nan_to_num(confidence, nan=end)), starts) for end in (0.0, 1.0))
     weights = 1 / (ends - starts) / len(confidence)  # n_b / n ((s - q) / n_b)^2
     weights[-1] *= with_last_block
-    least, greatest = np.zeros(1), np.zeros(1)  # squared errors so far, by the hits so far minus the fewest possible
+    least, greatest = (
+        np.zeros(1),
+        np.zeros(1),
+    )  # squared errors so far, by the hits so far minus the fewest
     for block, weight in enumerate(weights):
         q = np.arange(ends[block] - starts[block] + 1)  # hits in the block
         gaps = lowest[block] - q, q - highest[block]
-        shape, shift = most[block + 1] - fewest[block + 1] + 1, fewest[block] - fewest[block + 1]
+        shape, shift = most_hits[block + 1] - fewest_hits[block + 1] + 1, fewest_hits[block] - fewest_hits[block + 1]
         least = _add_block(least, weight * np.maximum(0, np.maximum(*gaps)) ** 2, shape, shift)
         greatest = -_add_block(-greatest, -weight * np.minimum(*gaps) ** 2, shape, shift)
     return math.sqrt(least[0]), math.sqrt(greatest[0])
 
 
 def _hits_before(confidence: np.ndarray, correct: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the fewest and most hits among the first answers up to each end, over all arrangements."""
+    """Return the fewest and the most hits among the first answers up to each end, over all arrangements."""
     is_missing = np.isnan(confidence)
     c, a = confidence[~is_missing], correct[~is_missing].astype(int)
     fewest_known, most_known = (np.append(0, a[np.lexsort((tie_order, c))].cumsum()) for tie_order in (a, -a))
     num_missing, right = int(is_missing.sum()), int(correct[is_missing].sum())
-    fewest, most = np.empty_like(ends), np.empty_like(ends)
+    fewest_hits, most_hits = np.empty_like(ends), np.empty_like(ends)
     for i, end in enumerate(ends):
         m = np.arange(max(0, end - len(c)), min(num_missing, end) + 1)  # missing answers among the first
-        fewest[i] = (fewest_known[end - m] + np.maximum(0, m - (num_missing - right))).min()
-        most[i] = (most_known[end - m] + np.minimum(m, right)).max()
-    return fewest, most
+        fewest_hits[i] = (fewest_known[end - m] + np.maximum(0, m - (num_missing - right))).min()
+        most_hits[i] = (most_known[end - m] + np.minimum(m, right)).max()
+    return fewest_hits, most_hits
 
 
 def _add_block(cost: np.ndarray, block_cost: np.ndarray, size: int, shift: int) -> np.ndarray:

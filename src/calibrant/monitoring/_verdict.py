@@ -113,7 +113,7 @@ class WatchVerdict(Reportable):
     def sentences(self) -> tuple[str, ...]:
         """The verdict in sentences."""
         if not self.rows:
-            return (f"No rows processed yet; {self.pending:,} wait.",)
+            return ("No rows processed yet.",)
         if not self.alarm:
             return (
                 f"No alarm after {self.rows:,} rows.",
@@ -122,12 +122,14 @@ class WatchVerdict(Reportable):
         return tuple(map(describe_alarm, self.alarms))
 
     def document(self) -> Document:
-        """Return whether there is an alarm, the sentences on it, and the table of tests."""
+        """Return whether there is an alarm, the sentences on it, and the table of tests if any row was processed."""
+        waiting = f"{self.pending:,} rows wait, {self.unlabeled:,} of them for their label."
+        needed = f"Evidence of {1 / self.alpha:,.0f} raises an alarm."
         return Document(
             kind="Calibration watch",
             title="Alarm: the model is no longer calibrated" if self.alarm else "No alarm",
-            notes=self.sentences[:MAX_SENTENCES],
-            sections=[Section("Tests", [self._tests_table()])] if self.tests else [],
+            notes=[*self.sentences[:MAX_SENTENCES], *([waiting] if self.pending else [])],
+            sections=[Section("Tests", [self._tests_table()], legend=needed)] if self.rows else [],
             facts={
                 "rows": f"{self.rows:,} processed, {self.pending:,} waiting ({self.unlabeled:,} without a label)",
                 "epoch": f"{self.epoch}",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Goal = Literal["detect", "bound", "difference"]
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
+CURVE_RATIOS = (0.25, 0.5, 0.75, 1, 1.25, 1.5, 2)  # to n, of the sizes in the table of the power
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class SampleSize(Reportable):
 
     def document(self) -> Document:
         """Return the recommendation, the power curve, and what was assumed."""
+        sizes = [max(2, round(ratio * self.n)) for ratio in CURVE_RATIOS]
+        curve = Table("power", [f"{self.unit}s", "power"], [[f"{n:,}", f"{self.power_at(n):.2f}"] for n in sizes])
         rows = [[f"{x.n:,}", f"{x.power:.3f}", f"{x.error:.3f}", f"{x.draws:,}"] for x in self.curve]
         table = Table("simulated power", [f"{self.unit}s", "power", "standard error", "simulations"], rows)
         picture = Picture(lambda drawing: self.plot(drawing.add_subplot()), f"Power by the number of {self.unit}s.")
@@ -88,7 +91,7 @@ class SampleSize(Reportable):
             kind="Sample size",
             title=self.sentence,
             notes=self.assumptions,
-            sections=[Section("Power", [picture, table], is_detail=True)],
+            sections=[Section("Power", [curve, picture]), Section("Simulations", [table], is_detail=True)],
         )
 
     def numbers(self) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class Predictions(Fields):
 
     >>> Predictions([[0.0, 1.0, 2.0]], [3])
     Traceback (most recent call last):
-    calibrant._core.types.InputError: Expected labels in 0 .. 2, got 3 .. 3. Try labels - 1 if they are counted from 1.
+    calibrant.types.InputError: Expected labels in 0 .. 2, got 3 .. 3. Try labels - 1 if they are counted from 1.
     """
 
     def __init__(

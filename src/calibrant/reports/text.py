@@ -8,7 +8,7 @@ from calibrant._core.text import cut_middle, escape_invisible
 from calibrant.reports.document import Cell, Cells, Document, Fold, Part, SideBySide, Table
 
 COLUMNS = 80
-MAX_NAME = 32  # characters of the name of a row
+MAX_NAME = 32  # characters of the name of a row where the columns need the rest of the line
 GAP = "  "
 
 
@@ -64,6 +64,9 @@ def table_lines(table: Table) -> list[Line]:
     """Return the lines of a table. One that is too wide goes on below, with the names of its rows again."""
     rows = [_row_texts(row, bold) for row, bold in _shown_rows(table)]
     head = [cell if isinstance(cell, str) else cell.text for cell in table.head]
+    other_columns = sum(len(GAP) + _width(head, rows, j) for j in range(1, len(head)))
+    name_limit = max(MAX_NAME, COLUMNS - len(GAP) - other_columns)
+    rows = [[cut_middle(row[0], name_limit), *row[1:]] for row in rows]
     name_width = max(len(cell) for cell in (head[0], *(row[0] for row in rows)))
     lines: list[Line] = []
     for columns in _blocks(head, rows, COLUMNS - name_width - 2):
@@ -88,7 +91,7 @@ def _row_texts(row: Cells, bold: Sequence[bool]) -> list[str]:
     name, *values = (Cell(cell) if isinstance(cell, str) else cell for cell in row)
     is_bold = dict(enumerate(bold))
     texts = [f"*{x.text}*" if is_bold.get(j) else x.text for j, x in enumerate(values)]
-    return [cut_middle(name.text, MAX_NAME), *(f"{t} {x.detail}".strip() for t, x in zip(texts, values, strict=True))]
+    return [name.text, *(f"{t} {x.detail}".strip() for t, x in zip(texts, values, strict=True))]
 
 
 def _blocks(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[list[int]]:

@@ -72,13 +72,13 @@ def _imported_files(path: Path) -> set[Path]:
     top = path.parent
     while (top / "__init__.py").is_file():
         top = top.parent  # the folder of the outermost package
-    own = top / path.relative_to(top).parts[0] if top.name in ("site-packages", "dist-packages") else top
-    found, pending = set[Path](), [path]
+    package_folder = top / path.relative_to(top).parts[0] if top.name in ("site-packages", "dist-packages") else top
+    imported_files, pending = set[Path](), [path]
     while pending:
         file = pending.pop()
-        if file in found:
+        if file in imported_files:
             continue
-        found.add(file)
+        imported_files.add(file)
         for node in ast.walk(ast.parse(file.read_bytes())):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 module, level = getattr(node, "module", None) or "", getattr(node, "level", 0)
@@ -86,8 +86,8 @@ def _imported_files(path: Path) -> set[Path]:
                 names = [module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)]  # some are no modules
                 modules = [folder.joinpath(*name.split(".")) for folder in folders for name in names if name]
                 places = [place for m in modules for place in (m.with_name(f"{m.name}.py"), m / "__init__.py")]
-                pending += [place for place in places if place.is_file() and place.is_relative_to(own)]
-    return found
+                pending += [place for place in places if place.is_file() and place.is_relative_to(package_folder)]
+    return imported_files
 
 
 def _notebook_texts(definition: Any) -> Iterator[bytes]:

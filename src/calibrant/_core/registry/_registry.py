@@ -176,10 +176,10 @@ class Registry(Mapping[str, Callable[..., Any]]):
 
         >>> LOSSES.method("foca")
         Traceback (most recent call last):
-        calibrant._core.types.InputError: Unknown name 'foca' among losses: did you mean 'focal'?
+        calibrant.types.InputError: Unknown name 'foca' among losses: did you mean 'focal'?
         >>> LOSSES.method("focal(gama=3)")
         Traceback (most recent call last):
-        calibrant._core.types.InputError: focal: Unknown parameter 'gama'. Try gamma, detach_weight.
+        calibrant.types.InputError: focal: Unknown parameter 'gama'. Try gamma, detach_weight.
         """
         name, settings = parse_call(text)
         target = self.get(name)

@@ -166,7 +166,7 @@ def check_name(name: str, names: Collection[str], description: str, code: str) -
 
     >>> check_name("ry", ["local", "ray"], "engine", "unknown_engine")
     Traceback (most recent call last):
-    calibrant._core.types.InputError: Unknown engine 'ry'; did you mean 'ray'?
+    calibrant.types.InputError: Unknown engine 'ry'; did you mean 'ray'?
     """
     if name not in names:
         raise InputError(f"Unknown {description} {shorten_repr(name)}; {suggest(name, names)}", code=code)

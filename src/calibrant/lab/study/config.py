@@ -374,7 +374,7 @@ def parse_recipe(value: str | Mapping[str, Any]) -> Recipe:
     (15, 25)
     >>> parse_recipe("mukhoti_cifer")
     Traceback (most recent call last):
-    calibrant._core.types.InputError: Unknown recipe 'mukhoti_cifer'; did you mean 'mukhoti_cifar'?
+    calibrant.types.InputError: Unknown recipe 'mukhoti_cifer'; did you mean 'mukhoti_cifar'?
     """
     table = {"like": value} if isinstance(value, str) else dict(value)
     if (name := table.pop("like", None)) is None:

@@ -264,8 +264,8 @@ def _result_parts(tables: Sequence[ResultTable]) -> list[doc.Part]:
     if not unshifted:
         return []
     main = main_calibration_table(tables)
-    others = [table for table in unshifted if table is not main]
-    folds = [doc.Fold(table.description, [table.as_table()]) for table in others]
+    other_tables = [table for table in unshifted if table is not main]
+    folds = [doc.Fold(table.description, [table.as_table()]) for table in other_tables]
     return [main.as_table(), *folds]
 
 
@@ -336,8 +336,8 @@ def _shift_parts(tables: Sequence[ResultTable]) -> Iterator[doc.Part]:
         first_metrics = {base_name(table.metric): table.metric for table in reversed(shift_tables)}
         main_metrics = first_metrics.get("ece"), first_metrics.get("ood_auroc")
         yield from (table.as_table() for table in shift_tables if table.metric in main_metrics)
-        others = [table.as_table() for table in shift_tables if table.metric not in main_metrics]
-        yield doc.Fold(f"The other metrics on {shift}", others)
+        other_tables = [table.as_table() for table in shift_tables if table.metric not in main_metrics]
+        yield doc.Fold(f"The other metrics on {shift}", other_tables)
 
 
 # Figures

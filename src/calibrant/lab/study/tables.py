@@ -107,8 +107,8 @@ class ResultCell:
         """Return what stands behind the mean: noise floor, fitted parameters, and the paper's value."""
         parameters = f"({self.parameters_text})" if self.parameters_text else ""
         paper = f"paper {self.paper.text(metric_info)}" if self.paper else ""
-        own = " ".join(filter(None, [self.bracketed_floor(metric_info), parameters]))
-        return "; ".join(filter(None, [own, paper]))
+        own_text = " ".join(filter(None, [self.bracketed_floor(metric_info), parameters]))
+        return "; ".join(filter(None, [own_text, paper]))
 
     def mean_text(self, metric_info: MetricInfo, *, deviation: bool = True) -> str:
         """Return "n/a" if a method does not apply, "diverged" without values, else the mean and its deviation."""

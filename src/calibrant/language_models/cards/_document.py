@@ -10,13 +10,25 @@ from calibrant.language_models import CONVENTIONS, Bounds, PublishedValue
 from calibrant.language_models.cards._numbers import MIN_TIE_RANGE, NO_RANKS, Ranking, UngradedAnswers
 from calibrant.metrics import Interval
 from calibrant.reports.diagrams import reliability_figure
-from calibrant.reports.document import Document, Fold, Note, Paragraph, Part, Picture, Section, SideBySide, Table
+from calibrant.reports.document import (
+    Answer,
+    Document,
+    Fold,
+    Note,
+    Paragraph,
+    Part,
+    Picture,
+    Section,
+    SideBySide,
+    Table,
+)
 
 if TYPE_CHECKING:
     from calibrant.language_models.cards._card import Card, ModelCard
 
 MAX_DIAGRAMS = 12
 MAX_TEXT_SUBJECTS = 8
+MAX_TEXT_QUESTIONS = 3
 
 
 def card_document(card: "Card") -> Document:
@@ -29,9 +41,17 @@ def card_document(card: "Card") -> Document:
         f"{num_answers:,} answers of {num_models} model{'s' if num_models > 1 else ''}. Intervals hold with "
         f"probability {100 * card.level:g} %; every question counts once, whatever its number of repeats."
     )
+    answers = [Answer(f"How often is {display_name(x.name)} right?", _ungraded_answer(x)) for x in card.ungraded]
     sections = [Section("Answers without a grade", _ungraded(card.ungraded))] if card.ungraded else []
     sections += _model_sections(card) if models else []
-    return Document("Calibration card", card.title, notes=[note], sections=sections)
+    return Document("Calibration card", card.title, answers, notes=[note], sections=sections)
+
+
+def _ungraded_answer(estimate: UngradedAnswers) -> str:
+    """Return what the grades tell of the accuracy of all answers, and the first answers to grade next."""
+    questions = ", ".join(display_name(question) for _, question in estimate.grade_next[:MAX_TEXT_QUESTIONS])
+    rest = "." if len(estimate.grade_next) <= MAX_TEXT_QUESTIONS else ", ... (the page and the JSON file list all)."
+    return f"{estimate.sentence} Grade next: {questions}{rest}"
 
 
 def _model_sections(card: "Card") -> list[Section]:
@@ -52,7 +72,7 @@ def _model_sections(card: "Card") -> list[Section]:
 
 
 def _ungraded(estimates: Sequence[UngradedAnswers]) -> list[Part]:
-    """Return the estimates for models with ungraded answers, what they mean, and the answers to grade next."""
+    """Return the estimates for models with ungraded answers, and the answers to grade next."""
     head = ["model", "graded", "not graded", "mean confidence", "accuracy of all", "confidence − accuracy"]
     rows = [
         [
@@ -65,8 +85,7 @@ def _ungraded(estimates: Sequence[UngradedAnswers]) -> list[Part]:
         ]
         for estimate in estimates
     ]
-    sentences = [Paragraph(estimate.sentence, display_name(estimate.name)) for estimate in estimates]
-    return [Table("answers without a grade", head, rows), *sentences, *map(_answers_to_grade, estimates)]
+    return [Table("answers without a grade", head, rows), *map(_answers_to_grade, estimates)]
 
 
 def _answers_to_grade(estimate: UngradedAnswers) -> Fold:
@@ -181,7 +200,9 @@ def _convention_text(value: PublishedValue) -> str:
 
 
 def _bounds_text(bounds: Bounds) -> str:
-    """Return the bounds over missing confidences as text, which marks outer bounds."""
+    """Return the bounds over missing confidences as text, which marks outer bounds, or "none" if they are undefined."""
+    if math.isnan(bounds.low):
+        return "none"
     return f"{bounds.low:.4f} to {bounds.high:.4f}{'' if bounds.is_exact else ' (outer)'}"
 
 

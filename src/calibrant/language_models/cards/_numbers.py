@@ -296,7 +296,7 @@ class UngradedAnswers:
             count = "No answer is" if self.graded == 0 else f"Only {self.graded} of {total} answers are"
             return (
                 f"{count} graded: nothing reveals the accuracy. The mean confidence of {mean} is what the model "
-                "states, not how often it is right. Grade the answers that the card lists, in their order."
+                "states, not how often it is right."
             )
         source = f"{self.prior_models} models of this card" if self.prior_models else "the confidences"
         return (

@@ -11,10 +11,8 @@ from calibrant.reports.plots._predictions import (
     SERIES_COLORS,
     confidence_histogram,
     curves,
-    has_rare_scores,
     histograms,
     intervals,
-    rare_histogram,
     reliability,
     reliability_curve,
     risk_coverage,
@@ -22,6 +20,6 @@ from calibrant.reports.plots._predictions import (
 from calibrant.reports.plots._theory import curve_family, simplex_arrows, simplex_contours, simplex_heat
 
 __all__ = ["BACKGROUND_COLOR", "BAR_COLOR", "GAP_COLOR", "LINE_COLOR", "SERIES_COLORS", "confidence_histogram"]
-__all__ += ["curve_family", "curves", "evidence_timeline", "gap_timeline", "has_rare_scores", "histograms", "intervals"]
-__all__ += ["net_benefit", "power_curve", "prediction_sets", "rare_histogram", "reliability", "reliability_curve"]
+__all__ += ["curve_family", "curves", "evidence_timeline", "gap_timeline", "histograms", "intervals"]
+__all__ += ["net_benefit", "power_curve", "prediction_sets", "reliability", "reliability_curve"]
 __all__ += ["risk_coverage", "simplex_arrows", "simplex_contours", "simplex_heat"]

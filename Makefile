@@ -39,15 +39,15 @@ test-slow: .venv/dev.done
 # last bit
 test-other: .venv/dev.done
 	NUMBA_DISABLE_JIT=1 ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not large and not torture" \
-	  tests/calibrators tests/contracts tests/golden/test_methods.py tests/losses tests/metrics tests/theory tests/test_bins.py tests/test_nn.py \
-	  tests/test_assess.py tests/test_measure.py tests/test_predictions.py tests/test_selection.py
+	  tests/calibrators tests/contracts tests/golden/test_methods.py tests/losses tests/metrics tests/theory tests/_core/kernels/test_bins.py tests/nn/test_nn.py \
+	  tests/assessment/test_assess.py tests/assessment/test_measure.py tests/predictions/test_predictions.py tests/nn/test_selection.py
 
 # the contracts of all methods, and the inputs, while the types and shapes of all arguments are checked, which doubles
 # the time of every test
 test-types: .venv/dev.done
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not large and not torture" \
 	  --jaxtyping-packages=calibrant,beartype.beartype \
-	  tests/contracts tests/calibrators/test_files.py tests/test_bins.py tests/test_measure.py tests/test_nn.py tests/test_predictions.py
+	  tests/contracts tests/calibrators/test_files.py tests/_core/kernels/test_bins.py tests/assessment/test_measure.py tests/nn/test_nn.py tests/predictions/test_predictions.py
 
 # every campaign of abuse as a whole; prints how often something was tried, refused, recovered, silent, stuck
 torture: .venv/dev.done

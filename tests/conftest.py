@@ -40,7 +40,7 @@ def pictures() -> None:
 
 @pytest.fixture(autouse=True)
 def _frames_without_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "pictures" not in request.fixturenames and request.path.parent.name not in ("report", "torture"):
+    if "pictures" not in request.fixturenames and request.path.parent.name not in ("reports", "torture"):
         monkeypatch.setattr("calibrant.reports.page.figure", frame)
 
 

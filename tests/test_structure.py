@@ -1,4 +1,4 @@
-"""Imports between the files of the package: no cycles, and private files only inside their own package."""
+"""Imports between the files of the package, and tests that lie where the package lies that they test."""
 
 import ast
 from graphlib import TopologicalSorter
@@ -11,6 +11,7 @@ FILES = {
     ".".join(("calibrant", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in ROOT.rglob("*.py")
 }
+WHOLE_PACKAGE = {"advice", "contracts", "docs", "golden", "torture"}  # folders of tests of all packages
 
 
 def imported_modules(name: str) -> set[str]:
@@ -43,3 +44,9 @@ def test_private_files_are_imported_only_inside_their_package():
         for module in modules:
             parent, _, last = module.rpartition(".")
             assert not last.startswith("_") or parent in ("calibrant", package), f"{name} imports {module}"
+
+
+def test_folders_of_tests_mirror_the_packages():
+    tests = Path(__file__).parent
+    folders = {str(path.parent.relative_to(tests)) for path in tests.rglob("test_*.py")} - WHOLE_PACKAGE
+    assert [folder for folder in folders if not (ROOT / folder / "__init__.py").exists()] == []

@@ -9,9 +9,9 @@ import polars
 import pytest
 import torch
 from commands import run
-from monitoring.streams import draw
 from refusals import code_of, refused
 from rendered import assert_rendered
+from streams import draw
 
 from calibrant import Predictions, check, metrics
 from calibrant.monitoring import read_requirements

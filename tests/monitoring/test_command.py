@@ -6,9 +6,9 @@ import numpy as np
 import polars
 import pytest
 from commands import run
-from monitoring.streams import draw, draw_groups
 from refusals import code_of
 from rendered import assert_rendered
+from streams import draw, draw_groups
 
 from calibrant import Predictions, Watch
 from calibrant.monitoring import add_file

@@ -8,9 +8,9 @@ import pytest
 import torch
 from calibrant.registry import METRICS
 from commands import run
-from monitoring.streams import draw
 from refusals import code_of
 from rendered import assert_rendered
+from streams import draw
 
 from calibrant import Predictions, compare, drift, metrics
 from calibrant.monitoring._permutation import holm

@@ -7,9 +7,9 @@ import polars
 import pytest
 import torch
 from commands import run
-from monitoring.streams import draw
 from refusals import code_of
 from rendered import assert_rendered
+from streams import draw
 
 from calibrant import Predictions, drift, metrics
 from calibrant.monitoring._estimates import build_targets

@@ -10,9 +10,9 @@ import numpy as np
 import polars
 import pytest
 from commands import run
-from monitoring.streams import draw, draw_groups
 from refusals import code_of, refused
 from safetensors.numpy import load_file, save_file
+from streams import draw, draw_groups
 
 from calibrant import Watch, calibrators
 from calibrant.monitoring import lock_state

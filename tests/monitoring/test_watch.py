@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from monitoring.streams import draw, draw_groups
 from refusals import code_of, refused
+from streams import draw, draw_groups
 
 import calibrant
 from calibrant import Predictions, Watch

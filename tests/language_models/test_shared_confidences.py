@@ -10,7 +10,7 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from calibrant import Predictions, measure
 
-FOLDER = Path(__file__).resolve().parents[2] / "shared" / "language_models"
+FOLDER = Path(__file__).resolve().parents[3] / "shared" / "language_models"
 FILES = sorted(FOLDER.glob("*.parquet")) if FOLDER.is_dir() else []
 pytestmark = pytest.mark.shared
 

@@ -12,7 +12,7 @@ from calibrant.registry import CALIBRATORS
 
 from calibrant.nn import CalibratedNetwork
 
-PAGE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "extension" / "exports.py"))
+PAGE = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "extension" / "exports.py"))
 EXPORTED = [name for name, promised in PAGE["CAPABILITIES"].items() if "ONNX" in promised.exports]
 DIFFERENTIABLE = [name for name in EXPORTED if PAGE["CAPABILITIES"][name].is_differentiable]
 QUICK = {"Monotone", "Temperature"}  # by a table of values, and by a formula
@@ -69,8 +69,8 @@ def compile_all(backend: str = "aot_eager") -> None:
 def test_compilation_gives_the_same_probabilities_and_gradients():
     """Runs in its own process, because the type checks of the test session cannot be compiled."""
     code = "import test_export; test_export.compile_all()"
-    root = Path(__file__).parents[1]
-    paths = {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root / "tests")])}
+    root = Path(__file__).parents[2]
+    paths = {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(Path(__file__).parent)])}
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | paths)
     assert process.stdout == "compiled\n", process.stderr
 

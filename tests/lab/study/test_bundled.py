@@ -147,7 +147,7 @@ def test_validation_sizes_of_cifar10_share_training_images(shared):
 
 
 def test_documentation_of_studies_matches_the_code(tmp_path):
-    text = (Path(__file__).parents[2] / "docs" / "studies.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "studies.md").read_text()
     study, *toml_texts, published = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (tmp_path / "models.toml").write_text(next(toml_text for toml_text in toml_texts if "[[models]]" in toml_text))
     assert [model.id for model in Study.load(tmp_path / "models.toml").models] == ["resnet50, ImageNet, seed 0"]

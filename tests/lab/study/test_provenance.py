@@ -10,7 +10,7 @@ from calibrant.lab.study import Study
 from calibrant.lab.study.config import STUDIES_FOLDER
 from calibrant.lab.study.results import made_with
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
 RECORDS = sorted(RESULTS.glob("*/made_with.json"))
 
 

@@ -18,7 +18,7 @@ from calibrant.decisions import CrossSets, Sets, certify_threshold
 from calibrant.deployment import Contract, _numpy_maps, export
 from calibrant.language_models.fusion import Fusion
 
-PAGE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "extension" / "exports.py"))
+PAGE = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "extension" / "exports.py"))
 NAMES = sorted(PAGE["CAPABILITIES"])
 # Imports numpy first, and refuses everything else that is not in the standard library
 NUMPY_ALONE = """

@@ -30,6 +30,11 @@ from calibrant.reports.result import Reportable
 CheckStatus = Literal["holds", "broken", "too_little_data"]
 EXIT_STATUSES: dict[CheckStatus, int] = {"holds": 0, "broken": 3, "too_little_data": 4}
 STATUS_WORDS: dict[CheckStatus, str] = {"broken": "broken", "too_little_data": "too little data", "holds": "holds"}
+STATUS_VERBS: dict[CheckStatus, tuple[str, str]] = {  # of one, and of several
+    "broken": ("is broken", "are broken"),
+    "too_little_data": ("has too little data", "have too little data"),
+    "holds": ("holds", "hold"),
+}
 CHECK_LEVEL = 0.95
 MAX_REQUIRED_SIZE = 1e12  # larger sizes are not reported
 _POWER_QUANTILE = 0.8416  # normal quantile of a power of 0.8
@@ -109,8 +114,6 @@ class CheckResult(Reportable):
 
     def document(self) -> Document:
         """Return the status, a row per condition, and the notes."""
-        count = Counter(condition.status for condition in self.conditions)
-        parts = [f"{count[status]} {words}" for status, words in STATUS_WORDS.items() if count[status]]
         rows = [condition.cells for condition in self.conditions]
         table = Table(
             "conditions",
@@ -121,12 +124,22 @@ class CheckResult(Reportable):
         )
         return Document(
             kind="Check of requirements",
-            title=f"{len(self.conditions)} requirements: {join_names(parts)}"
-            if len(rows) > 1
-            else f"The requirement: {parts[0][2:]}",
+            title=self._title(),
             notes=(f"{self.n:,} examples; event: {self.event}.", *self.notes),
             sections=[Section("Requirements", [table])],
         )
+
+    def _title(self) -> str:
+        """Return how many requirements hold, are broken or have too little data."""
+        count, total = Counter(condition.status for condition in self.conditions), len(self.conditions)
+        if count["holds"] == total > 1:
+            return f"All {total} requirements hold"
+        if total == 1:
+            return f"The requirement {STATUS_VERBS[self.conditions[0].status][0]}"
+        parts = [
+            f"{count[status]} {verbs[count[status] > 1]}" for status, verbs in STATUS_VERBS.items() if count[status]
+        ]
+        return f"Of {total} requirements, {join_names(parts)}"
 
     def numbers(self) -> dict[str, Any]:
         """Return all numbers as builtin types."""
@@ -203,9 +216,20 @@ def check(
         InputError: If a requirement cannot be read, or needs groups or an old model that are missing.
 
     >>> p = Predictions.from_confidence([0.8] * 500, [1] * 400 + [0] * 100)
-    >>> print(check(p, ["accuracy > 0.7", "signed_gap < 0.01"]))
-    HOLDS            accuracy > 0.7: 80.00 %, at least 76.83 %
-    TOO LITTLE DATA  signed_gap < 0.01: 0.00 %, between -2.90 % and 3.17 %; 12,000 examples would decide
+    >>> print(check(p, ["accuracy > 0.7", "abs(signed_gap) < 0.01", "nll < 0.6"]))
+    Of 3 requirements, 1 has too little data and 2 hold
+    500 examples; event: the answer is correct.
+    A model that gives every example the same probability, the base rate of the
+    data, meets every requirement too. Try adding "auroc > 0.7", "accuracy > 90%" or
+    "nll < old".
+    <BLANKLINE>
+      requirement                                value              bounds
+      accuracy > 0.7          holds            80.00 %  76.83 % to 82.90 %
+      abs(signed_gap) < 0.01  too little data   0.00 %    0.00 % to 3.17 %
+      nll < 0.6               holds             0.5004    0.4601 to 0.5444
+    <BLANKLINE>
+      requirement                would decide
+      abs(signed_gap) < 0.01  12,000 examples
     """
     requirements = [parse_requirement(text) for text in ([require] if isinstance(require, str) else require)]
     if not requirements:

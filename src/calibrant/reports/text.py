@@ -95,10 +95,12 @@ def _row_texts(row: Cells, bold: Sequence[bool]) -> list[str]:
 
 
 def _blocks(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[list[int]]:
-    """Divide the columns after the first into blocks that fit into a width."""
+    """Divide the columns after the first that have any content into blocks that fit into a width."""
     blocks: list[list[int]] = [[]]
     used = 0
     for j in range(1, len(head)):
+        if rows and not any(row[j] for row in rows if j < len(row)):
+            continue
         column = len(GAP) + _width(head, rows, j)
         if used + column > width and blocks[-1]:
             blocks.append([])

@@ -23,6 +23,7 @@ from calibrant.metrics._scores import _event_brier_range, _nll_range, _signed_ga
 TITLE = "Weights and extreme confidences"
 LEVEL, ALPHA = 0.90, 0.05
 WEIGHTED_DRAWS, EXTREME_DRAWS = 1_000, 4_000
+TEST_SHARE = 4  # of the weighted draws, a quarter is tested: Kuiper's test simulates clusters, which takes a second
 WEIGHTED_SIZES, EXTREME_SIZES = (100, 200, 500, 2000), (100, 200, 400, 1000, 5000)
 WEIGHTS = "lognormal(0.5)", "lognormal(1)", "lognormal(1) times exp(p)", "integers 1 to 10"
 EXTREMES = {  # share of extreme rows, the probability of an error that they state, its true one, others' confidence
@@ -66,11 +67,12 @@ def weighted_rows(kind: str, n: int, draws: int) -> Iterator[Row]:
     rng, truth = np.random.default_rng(zlib.crc32(f"{kind} {n}".encode())), weighted_truth(kind)
     ends, rejected = {name: list[tuple[float, float]]() for name in MEANS}, 0
     word = "importance" if kind.startswith("integers") else None  # fractions need none
-    for _ in range(draws):
+    tests = max(1, draws // TEST_SHARE)
+    for i in range(draws):
         probs = rng.random(n)
         labels = torch.from_numpy((rng.random(n) < probs).astype(int))
         p = Predictions.from_probs(probs, labels, draw_weights(kind, probs, rng), weights_are=word)
-        rejected += metrics.kuiper.test(p).p_value <= ALPHA
+        rejected += i < tests and metrics.kuiper.test(p).p_value <= ALPHA
         for name in MEANS:
             interval = getattr(metrics, name).interval(p, level=LEVEL)
             ends[name].append((interval.low, interval.high))
@@ -79,7 +81,7 @@ def weighted_rows(kind: str, n: int, draws: int) -> Iterator[Row]:
         low, high = np.array(ends[name]).T
         holds = (low <= truth[name] + 1e-9) & (truth[name] <= high + 1e-9)
         yield cell | {"metric": name, "coverage": holds.mean(), "width": (high - low).mean()}
-    yield cell | {"metric": "kuiper", "coverage": 1 - rejected / draws, "width": math.nan}
+    yield cell | {"draws": tests, "metric": "kuiper", "coverage": 1 - rejected / tests, "width": math.nan}
 
 
 def scores(p: Any, error: Any, outcome: Any, k: int) -> dict[str, Any]:
@@ -112,7 +114,6 @@ def run(size: Size) -> Iterator[Row]:
     for design, k, n in product(EXTREMES, (2, 10), EXTREME_SIZES):
         if k == 2 or EXTREMES[design][3] >= 0.5:  # of several classes, the event is that the predicted one is right
             yield from extreme_rows(design, k, n, max(20, EXTREME_DRAWS // size.shrink))
-    # a test of Kuiper's takes a second, as it simulates clusters
     for kind, n in product(WEIGHTS, WEIGHTED_SIZES if size.shrink == 1 else WEIGHTED_SIZES[:1]):
         yield from weighted_rows(kind, n, max(2, WEIGHTED_DRAWS // size.shrink**2))
 

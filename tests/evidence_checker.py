@@ -64,7 +64,7 @@ def _note_lines(verdict: Mapping[str, Any], rows: Mapping[str, Any]) -> Iterator
     if bool(rows["signed_gap"]["note"]) != bool(verdict["direction"]):
         yield f"note {rows['signed_gap']['note']!r} beside the direction {verdict['direction']}"
     for name, row in rows.items():
-        if re.search(r"above|within|significant|significance|calibrated(?! model:)", row["note"]):
+        if re.search(r"above|within|significant|significance|calibrated(?!: up to)", row["note"]):
             yield f"the note of {name} judges: {row['note']}"
 
 

@@ -117,7 +117,7 @@ class CheckResult(Reportable):
         rows = [condition.cells for condition in self.conditions]
         table = Table(
             "conditions",
-            ["requirement", "", "value", "bounds", "would decide"],
+            ["requirement", "verdict", "value", "bounds", "would decide"],
             rows,
             marked=[condition.status == "broken" for condition in self.conditions],
             note=f"Each bound holds with probability {100 * self.level:g} %. Marked requirements are broken.",

@@ -14,8 +14,13 @@ from calibrant.metrics.curves import corp_of, frequency_limits
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import TOP_CLASS, EventKind
 from calibrant.reports.document import HoverPoint, Picture
-from calibrant.reports.plots import confidence_histogram, reliability, reliability_curve
-from calibrant.reports.plots._predictions import has_rare_scores, rare_histogram
+from calibrant.reports.plots import (
+    confidence_histogram,
+    has_rare_scores,
+    rare_histogram,
+    reliability,
+    reliability_curve,
+)
 
 NUM_BAND_DRAWS = 300
 MAX_LABEL_CHARACTERS = 44  # per line of an axis label

@@ -1,7 +1,7 @@
 """What a result says, as data: a title, answers, tables, pictures and notes. How it looks is decided elsewhere."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,6 +57,15 @@ class Table:
     max_text_rows: int | None = None  # more are counted in text, and shown on the page
     max_open_rows: int | None = None  # more are folded on the page
     last_rows: int = 0  # at the end, such as totals, that are shown in any case
+
+    def without_empty_columns(self) -> "Table":
+        """Return the table without the columns whose cells are all empty, unless it has no rows."""
+        kept = [j for j in range(len(self.head)) if j == 0 or any(row[j:] and row[j] for row in self.rows)]
+        if not self.rows or len(kept) == len(self.head):
+            return self
+        rows = [[row[j] for j in kept if j < len(row)] for row in self.rows]
+        bold = [[mask[j - 1] for j in kept[1:] if j <= len(mask)] for mask in self.bold]
+        return replace(self, head=[self.head[j] for j in kept], rows=rows, bold=bold)
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,7 @@ def _part(part: object) -> Markup:
 
 @_part.register
 def _(part: Table) -> Markup:
+    part = part.without_empty_columns()
     body = html.table(
         [explain_terms(cell) if isinstance(cell, str) else _cell(cell) for cell in part.head],
         [[_cell(cell) for cell in row] for row in part.rows],

@@ -62,14 +62,15 @@ def _tables(parts: Sequence[Part]) -> Iterator[Table]:
 
 def table_lines(table: Table) -> list[Line]:
     """Return the lines of a table. One that is too wide goes on below, with the names of its rows again."""
+    table = table.without_empty_columns()
     rows = [_row_texts(row, bold) for row, bold in _shown_rows(table)]
     head = [cell if isinstance(cell, str) else cell.text for cell in table.head]
-    other_columns = sum(len(GAP) + _width(head, rows, j) for j in range(1, len(head)))
-    name_limit = max(MAX_NAME, COLUMNS - len(GAP) - other_columns)
-    rows = [[cut_middle(row[0], name_limit), *row[1:]] for row in rows]
-    name_width = max(len(cell) for cell in (head[0], *(row[0] for row in rows)))
+    blocks = _blocks(head, rows, COLUMNS - len(GAP) - min(MAX_NAME, _width(head, rows, 0)))
+    widest = max(sum(len(GAP) + _width(head, rows, j) for j in block) for block in blocks)
+    rows = [[cut_middle(row[0], max(MAX_NAME, COLUMNS - len(GAP) - widest)), *row[1:]] for row in rows]
+    name_width = _width(head, rows, 0)
     lines: list[Line] = []
-    for columns in _blocks(head, rows, COLUMNS - name_width - 2):
+    for columns in blocks:
         block = _block_lines(table, head, rows, columns, name_width, is_continued=bool(lines))
         if len(block) > 1:  # the head and a row
             lines += [*([Line("")] if lines else []), *block]
@@ -95,12 +96,10 @@ def _row_texts(row: Cells, bold: Sequence[bool]) -> list[str]:
 
 
 def _blocks(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[list[int]]:
-    """Divide the columns after the first that have any content into blocks that fit into a width."""
+    """Divide the columns after the first into blocks that fit into a width."""
     blocks: list[list[int]] = [[]]
     used = 0
     for j in range(1, len(head)):
-        if rows and not any(row[j] for row in rows if j < len(row)):
-            continue
         column = len(GAP) + _width(head, rows, j)
         if used + column > width and blocks[-1]:
             blocks.append([])

@@ -17,6 +17,8 @@ from calibrant.reports.plots._predictions import (
     reliability_curve,
     risk_coverage,
 )
+from calibrant.reports.plots._predictions import has_rare_scores as has_rare_scores
+from calibrant.reports.plots._predictions import rare_histogram as rare_histogram
 from calibrant.reports.plots._theory import curve_family, simplex_arrows, simplex_contours, simplex_heat
 
 __all__ = ["BACKGROUND_COLOR", "BAR_COLOR", "GAP_COLOR", "LINE_COLOR", "SERIES_COLORS", "confidence_histogram"]

@@ -1,5 +1,6 @@
 """Plots of predictions."""
 
+import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from itertools import cycle
@@ -77,8 +78,8 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
     """Draw a reliability curve such as `metrics.curves.corp` (Dimitriadis et al. 2021).
 
     The gray band contains the whole curve of a calibrated model with the probability that `curve` was computed with, by
-    default 90 %. Areas between curve and band are red. If all probabilities are below 2 %, the axes are logits and show
-    only the range of the curve.
+    default 90 %. Areas between curve and band are red. If the mean probability is below 2 %, the axes are logits and
+    show only the range of the curve.
     """
     is_rare = has_rare_scores(curve)
     if is_rare:
@@ -93,12 +94,13 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
             ax.fill_between(x, limit, y, where=is_outside.tolist(), color=GAP_COLOR, alpha=0.35, linewidth=0)
     # Without clipping, dots on the edge of the axes are whole
     ax.plot(x, y, color=BAR_COLOR, linewidth=1.8, clip_on=False, **_dots(x, size=4.0))
-    return _draw_logit_square(ax, title, x, y, high) if is_rare else _draw_unit_square(ax, title)
+    return _draw_logit_square(ax, title, x, y) if is_rare else _draw_unit_square(ax, title)
 
 
 def has_rare_scores(curve: Curve) -> bool:
-    """Whether all probabilities of a curve are so small that logits show them better."""
-    return bool((curve.x > 0).any()) and float(curve.x.max()) < MAX_RARE_SCORE
+    """Whether the probabilities of a curve are so small, on average, that logits show them better."""
+    mean = curve.x.mean() if curve.weight is None else curve.x @ curve.weight / curve.weight.sum()
+    return bool((curve.x > 0).any()) and float(mean) < MAX_RARE_SCORE
 
 
 def _smallest_score(curve: Curve) -> float:
@@ -106,22 +108,29 @@ def _smallest_score(curve: Curve) -> float:
     return max(float(curve.x[curve.x > 0].min()) / 2, SMALLEST_SCORE)
 
 
-def _draw_logit_square(ax: Axes, title: str, *values: Any) -> Axes:
-    """Draw the diagonal on logit axes over the range of some arrays, of which None is left out."""
-    arrays = [array for array in values if array is not None]
-    limits = min(float(array.min()) for array in arrays), max(float(array.max()) for array in arrays)
+def _draw_logit_square(ax: Axes, title: str, x: Any, y: Any) -> Axes:
+    """Draw the diagonal on logit axes over the range of a curve."""
+    limits = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
     ax.plot(limits, limits, color=LINE_COLOR, linewidth=1, linestyle=(0, (4, 3)))
     ax.set(xscale="logit", yscale="logit", xlim=limits, ylim=limits, xlabel="confidence", ylabel="accuracy")
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.2g}%"))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: _logit_tick(value)))
         axis.set_minor_formatter(NullFormatter())
     return tidy(ax, title)
+
+
+def _logit_tick(value: float) -> str:
+    """Return the label of a tick of logit axes, such as 0.01% or 99.9%."""
+    if not 0.5 < value < 1:
+        return f"{100 * value:.2g}%"
+    return f"{100 * value:.{max(0, round(-math.log10(1 - value)) - 2)}f}%"
 
 
 def rare_histogram(curve: Curve, *, ax: Axes, bins: int = 20) -> Axes:
     """Draw the share of examples by probability on a logit axis, for a curve with rare scores."""
     assert curve.weight is not None  # reliability curves have it
-    x = curve.x.cpu().numpy().clip(_smallest_score(curve), None)
+    smallest = _smallest_score(curve)
+    x = curve.x.cpu().numpy().clip(smallest, 1 - smallest)
     ax.hist(
         x,
         np.geomspace(x.min() * 0.999, x.max() * 1.001, bins + 1).tolist(),

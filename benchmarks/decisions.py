@@ -19,7 +19,7 @@ from benchmarks._harness import markdown
 from calibrant import Predictions
 from calibrant._core.kernels.bins import allow_rounding
 from calibrant.decisions import Sets, certify_threshold, decision_loss
-from calibrant.decisions._thresholds import GRID
+from calibrant.decisions._certified_thresholds import GRID
 
 RISKS, DELTA, SIZES = (0.02, 0.05, 0.1), 0.1, (200, 1000, 5000)
 POPULATION, NUM_FIT_ROWS = 1_000_000, 2000

@@ -57,7 +57,7 @@ def paper_shares(network: str) -> str:
 def paper_marks(name: str, source: str) -> dict[str, int]:
     """Count the marks of the paper's unpaired test in a table; "n" counts the tested means, "higher" those above."""
     from calibrant.lab.study import Study
-    from calibrant.lab.study.exhibits import paper_table
+    from calibrant.lab.study.paper_tables import paper_table
     from calibrant.lab.study.published_results import load_paper
 
     rows = paper_table(load_paper(Study.load(name)), source, ()).rows

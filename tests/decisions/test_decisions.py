@@ -21,7 +21,7 @@ from calibrant.decisions import (
     expected_costs,
     net_benefit,
 )
-from calibrant.decisions._thresholds import GRID, START_SHARES
+from calibrant.decisions._certified_thresholds import GRID, START_SHARES
 from calibrant.deployment import export
 from calibrant.predictions.folds import assign_folds
 

@@ -22,7 +22,7 @@ from calibrant._core.files import is_case_insensitive
 from calibrant._core.text import escape_formula, unescape_column
 from calibrant.assessment import apply_to_file
 from calibrant.io.arrays import LABEL_ARRAY_KEYS, ROW_KEYS, SCORE_KEYS, TEXT_KEYS
-from calibrant.io.columns import TableOptions
+from calibrant.io.column_roles import TableOptions
 from calibrant.io.encoding import read_decompressed, write_compressed
 from calibrant.io.formats import WRITABLE_SUFFIXES
 from calibrant.io.predictions import read_contents, write_table

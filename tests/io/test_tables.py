@@ -16,7 +16,7 @@ from refusals import code_of, refused
 from rendered import assert_rendered
 
 from calibrant import Predictions, metrics
-from calibrant.io.columns import TableOptions
+from calibrant.io.column_roles import TableOptions
 from calibrant.io.contents import Chunk, ChunkedFile, Contents
 from calibrant.io.predictions import read_content_chunks
 from calibrant.predictions.validation.columns import parse_class_suffix

@@ -4,7 +4,7 @@
 Both return a result that prints, shows itself in a notebook, and saves itself as a report or as numbers.
 """
 
-from calibrant.assessment._apply import apply_to_file
+from calibrant.assessment._apply_to_file import apply_to_file
 from calibrant.assessment._assess import assess
 from calibrant.assessment._candidates import DEFAULT_CALIBRATORS, load_checked_calibrator
 from calibrant.assessment._measure import measure, summarize

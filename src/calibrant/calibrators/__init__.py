@@ -29,16 +29,16 @@ from calibrant.calibrators import (
 )
 from calibrant.calibrators._affine import *
 from calibrant.calibrators._affine import MAX_MATRIX_CLASSES
-from calibrant.calibrators._apply import (
+from calibrant.calibrators._auto import *
+from calibrant.calibrators._binary import *
+from calibrant.calibrators._binning import *
+from calibrant.calibrators._capabilities import (
     Capabilities,
     capabilities,
     num_classes,
     preserves_argmax,
     treats_classes_alike,
 )
-from calibrant.calibrators._auto import *
-from calibrant.calibrators._binary import *
-from calibrant.calibrators._binning import *
 from calibrant.calibrators._compose import *
 from calibrant.calibrators._compose import calibrate, cross_fit, fitting_digests, learned_fields, pool
 from calibrant.calibrators._ensemble import *

@@ -23,7 +23,7 @@ from calibrant._core.types import (
     PositiveScalar,
 )
 from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE, GRADIENT_TOLERANCE, AffineFit, fit_affine
-from calibrant.calibrators._apply import Capabilities, calibrator_call
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, example_mean, fit_method
 from calibrant.calibrators._preconditioner import apply_affine
 from calibrant.calibrators._temperature import FitInput, drop_impossible, fit_nll_temperature

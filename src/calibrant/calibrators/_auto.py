@@ -13,7 +13,7 @@ from calibrant._core.kernels.solvers import Certificate, fit_mixture, newton
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import AnyFloat, Logits, Range
 from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE
-from calibrant.calibrators._apply import Capabilities, calibrator_call, preserves_argmax, treats_classes_alike
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call, preserves_argmax, treats_classes_alike
 from calibrant.calibrators._families import (
     FAMILIES,
     MIN_STACKING_EXAMPLES,

@@ -16,7 +16,7 @@ from calibrant._core.kernels.solvers import Certificate, newton, newton_decremen
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import FiniteScalar, FiniteVector, InputError, Logits, PositiveScalar
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, MIN_RIDGE
-from calibrant.calibrators._apply import Capabilities, calibrator_call
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import (
     TINY_DIVISOR,
     Fitted,

@@ -19,8 +19,8 @@ from calibrant._core.kernels.bins import Bins, GroupedScores, edges_between, unb
 from calibrant._core.kernels.solvers import Certificate, worst_status
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import Allows, FiniteVector, Index, InputError, Logits, PerBin
-from calibrant.calibrators._apply import Capabilities, calibrator_call
 from calibrant.calibrators._binary import Platt
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._confidence import (
     BinnedEvent,
     binned_event,

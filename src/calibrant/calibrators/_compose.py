@@ -12,7 +12,7 @@ from calibrant._core.arguments import NonNegativeInt, NumFolds, check_arguments
 from calibrant._core.kernels.solvers import Certificate, worst_status
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import Calibrator, CalibratorText, Categories, ColumnMap, InputError, Logits
-from calibrant.calibrators._apply import (
+from calibrant.calibrators._capabilities import (
     Capabilities,
     calibrator_call,
     num_classes,

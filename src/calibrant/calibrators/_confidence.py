@@ -8,7 +8,7 @@ from torch import Tensor
 
 from calibrant._core.kernels.softmax import class_probability, top_label
 from calibrant._core.types import Logits, PerExample
-from calibrant.calibrators._apply import certified_classes
+from calibrant.calibrators._capabilities import certified_classes
 from calibrant.predictions import Predictions
 
 BinnedEvent = Literal["top", 0, 1]  # the predicted class, or one class of two

@@ -11,7 +11,7 @@ from torch import Tensor
 from calibrant._core.kernels.solvers import Certificate, Mixture, fit_mixture, worst_status
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import FractionVector, Logits, PositiveScalar
-from calibrant.calibrators._apply import Capabilities, calibrator_call
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, example_mean, fit_method
 from calibrant.calibrators._temperature import fit_nll_temperature
 from calibrant.predictions import Predictions

@@ -21,8 +21,8 @@ from calibrant._core.registry import CALIBRATORS
 from calibrant._core.tensors import read_tensors
 from calibrant._core.text import to_one_line
 from calibrant._core.types import Calibrator, InputError, prefix_errors
-from calibrant.calibrators._apply import num_classes
 from calibrant.calibrators._auto import Candidate
+from calibrant.calibrators._capabilities import num_classes
 from calibrant.calibrators._compose import fitting_digests, is_custom_calibrator, learned_fields
 from calibrant.io.formats import CALIBRATOR_FORMAT
 from calibrant.predictions import Predictions

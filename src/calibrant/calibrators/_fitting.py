@@ -13,7 +13,7 @@ from torch import Tensor
 from calibrant._core import registry
 from calibrant._core.kernels.solvers import Certificate, Status
 from calibrant._core.types import InputError
-from calibrant.calibrators._apply import to_device
+from calibrant.calibrators._capabilities import to_device
 from calibrant.metrics import nll
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import FitFunction

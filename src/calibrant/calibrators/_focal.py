@@ -12,7 +12,7 @@ from calibrant import theory
 from calibrant._core.kernels.solvers import Certificate
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import InputError, Logits, MetricText, PositiveFloat, PositiveScalar, Range, Scalar
-from calibrant.calibrators._apply import Capabilities, calibrator_call
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.calibrators._grid_search import GridMinimum, search_grid, search_points
 from calibrant.calibrators._temperature import temperature_grid

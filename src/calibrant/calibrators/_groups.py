@@ -14,7 +14,7 @@ from calibrant._core.registry import CALIBRATORS
 from calibrant._core.text import shorten_list
 from calibrant._core.types import FINITE_RANGE, CalibratorText, Categories, FiniteVector, InputError, Logits, Range
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, BiasCorrectedTemperature
-from calibrant.calibrators._apply import Capabilities, calibrator_call, prepare
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call, prepare
 from calibrant.calibrators._compose import Chain
 from calibrant.calibrators._fitting import (
     TINY_DIVISOR,

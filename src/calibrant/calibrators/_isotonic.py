@@ -15,7 +15,7 @@ from calibrant._core.kernels.solvers import Certificate
 from calibrant._core.kernels.sorting import TIE_TOLERANCE
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import FractionVector, Logits, PositiveFloat, Range, StartIndices
-from calibrant.calibrators._apply import Capabilities, calibrator_call, prepare
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call, prepare
 from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.predictions import Predictions
 

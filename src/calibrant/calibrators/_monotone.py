@@ -14,7 +14,7 @@ from calibrant._core.kernels.softmax import LOG2_E
 from calibrant._core.kernels.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, newton, sum_row_chunks
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import Count, FiniteVector, Logits, NonNegativeFloat, PositiveScalar, Range
-from calibrant.calibrators._apply import Capabilities, calibrator_call
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Fitted, Solution, example_mean, example_weights, fit_method
 from calibrant.calibrators._temperature import FitInput, drop_impossible
 from calibrant.predictions import Predictions, row_blocks

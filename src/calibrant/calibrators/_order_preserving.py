@@ -12,7 +12,7 @@ from calibrant._core.kernels.lbfgs import Minimum
 from calibrant._core.kernels.solvers import Certificate, newton, sum_row_chunks
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import FINITE_RANGE, Count, Logits, PositiveFloat, Range
-from calibrant.calibrators._apply import Capabilities, calibrator_call
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_method
 from calibrant.calibrators._monotone import (
     MAX_NEG_LOG_PROB,

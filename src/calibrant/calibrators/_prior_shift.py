@@ -12,7 +12,7 @@ from calibrant._core.kernels.solvers import Certificate, fit_mixture, worst_stat
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import CalibratorText, InputError, Logits, PerClass
 from calibrant.calibrators._affine import BiasCorrectedTemperature
-from calibrant.calibrators._apply import Capabilities, calibrator_call, num_classes
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call, num_classes
 from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_function, fit_method, status_of
 from calibrant.io.contents import Contents
 from calibrant.io.predictions import read_file

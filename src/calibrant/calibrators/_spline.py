@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant._core.kernels.solvers import Certificate
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import FiniteVector, FractionVector, Logits, Range
-from calibrant.calibrators._apply import Capabilities, calibrator_call
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._confidence import (
     BinnedEvent,
     binned_event,

@@ -16,7 +16,7 @@ from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import Logits, PerClass, PerClassPair, PositiveScalar
 from calibrant.calibrators._affine import check_matrix_classes, structured_ridges
 from calibrant.calibrators._affine_solver import AffineFit, fit_affine
-from calibrant.calibrators._apply import Capabilities, calibrator_call
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.calibrators._preconditioner import apply_affine
 from calibrant.calibrators._temperature import FitInput, fit_nll_temperature

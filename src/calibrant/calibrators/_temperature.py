@@ -16,7 +16,7 @@ from calibrant._core.kernels.solvers import Certificate, PointEvaluation, Root, 
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import InputError, Logits, MetricText, PositiveFloat, PositiveScalar, TemperatureGrid
 from calibrant.calibrators._affine_solver import GRADIENT_TOLERANCE
-from calibrant.calibrators._apply import Capabilities, calibrator_call
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, check_status, fit_method, weighted_median
 from calibrant.calibrators._grid_search import search_grid
 from calibrant.predictions import Predictions

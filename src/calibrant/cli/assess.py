@@ -255,7 +255,7 @@ def _load(
         memory: Limit in GB; None: a quarter of the free memory.
         num_calibrators: Number of calibrators whose results on every row take memory too.
     """
-    from calibrant.io.columns import TableOptions
+    from calibrant.io.column_roles import TableOptions
     from calibrant.io.predictions import exceeds_memory, open_chunked
     from calibrant.predictions import Predictions
 
@@ -279,10 +279,10 @@ def _load(
 
 def _print_columns(files: list[Path], options: dict[str, Any], ignore_index: int | None = None) -> None:
     """Print the role of each table column. Logs and files of arrays have no columns."""
-    from calibrant.io.columns import TableOptions
+    from calibrant.io.column_roles import TableOptions
     from calibrant.io.formats import is_table
     from calibrant.io.logs import is_log
-    from calibrant.io.roles import describe_roles, infer_columns
+    from calibrant.io.role_inference import describe_roles, infer_columns
     from calibrant.io.tables import read_table
 
     table_options = TableOptions.from_keywords({**options, "ignore_index": ignore_index})

@@ -119,7 +119,7 @@ def read_torch(path: Path) -> Contents:
     check_pickle(path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of protocols of pickle that fail
+            warnings.simplefilter("ignore")  # about protocols of pickle that it may not support
             value = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:  # whose message suggests to run what the file says
         raise InputError(
@@ -127,12 +127,11 @@ def read_torch(path: Path) -> Contents:
             'torch.save({"logits": logits, "labels": labels}, path).',
             code="unreadable",
         ) from None
-    if isinstance(value, Mapping):
-        tensors = [x for x in value.values() if isinstance(x, Tensor)]  # pyright: ignore
-        num_bytes = sum(x.numel() * x.element_size() for x in tensors)  # of views of few numbers, too
-        check_expansion(path.stat().st_size, num_bytes)
     if not isinstance(value, Mapping):
         raise InputError(f"Expected a dict with 'logits' and 'labels', got {type(value).__name__}.", code="not_a_dict")
+    tensors = [x for x in value.values() if isinstance(x, Tensor)]  # pyright: ignore
+    num_bytes = sum(x.numel() * x.element_size() for x in tensors)  # of views of few numbers, too
+    check_expansion(path.stat().st_size, num_bytes)
     return arrays_to_contents(value)  # pyright: ignore[reportUnknownArgumentType]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from calibrant._core.lazy import polars
 from calibrant._core.text import parse_number, shorten_repr, to_one_line
 from calibrant._core.types import InputError
-from calibrant.io.columns import TableOptions
+from calibrant.io.column_roles import TableOptions
 from calibrant.predictions.validation.words import outcome_scores
 
 NON_NUMPY_INTEGER_DTYPES = ("Int128", "UInt128")  # by name: older versions of polars lack them

@@ -21,7 +21,7 @@ from calibrant.io.cells import (
     to_numbers_or_texts,
     to_probabilities,
 )
-from calibrant.io.columns import Columns, TableOptions
+from calibrant.io.column_roles import Columns, TableOptions
 from calibrant.io.contents import Chunk, Contents
 from calibrant.io.labels import (
     check_not_ignored,

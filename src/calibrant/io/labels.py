@@ -10,7 +10,7 @@ import numpy as np
 from calibrant._core.text import parse_number, shorten_list
 from calibrant._core.types import InputError
 from calibrant.io.cells import is_text, lists_to_matrix, missing_hint, to_numbers_or_texts
-from calibrant.io.columns import Columns, TableOptions
+from calibrant.io.column_roles import Columns, TableOptions
 from calibrant.predictions.validation.arrays import to_tensor
 from calibrant.predictions.validation.labels import binary_names, positive_word, to_texts
 from calibrant.predictions.validation.names import is_same_name, match_names
@@ -261,15 +261,9 @@ def read_binary_labels(values: np.ndarray, columns: Columns, options: TableOptio
         InputError: For more than two classes, and if the positive class is ambiguous.
     """
     classes = np.unique(values).tolist()
-    texts = [str(label) if values.dtype.kind in "Ub" else f"{label:.15g}" for label in classes]
-    positive, named_class = options.positive, columns.positive
-    is_named_after_label = named_class is not None and any(is_same_name(named_class, text) for text in texts)
-    if positive is not None and is_named_after_label and not is_same_name(positive, str(named_class)):
-        raise InputError(
-            f"Expected the class of column {columns.scores[0]!r} as positive class, got {positive!r}. Try "
-            f"positive={named_class!r} (--positive {named_class}).",
-            code="positive_class",
-        )
+    are_texts, are_bools = values.dtype.kind == "U", values.dtype.kind == "b"
+    texts = [str(label) if are_texts or are_bools else f"{label:.15g}" for label in classes]
+    _check_positive(options.positive, columns, texts)
     if len(texts) > 2:
         raise InputError(
             f"Expected two classes beside the single score {columns.scores[0]!r}, got {len(texts)} "
@@ -277,14 +271,28 @@ def read_binary_labels(values: np.ndarray, columns: Columns, options: TableOptio
             f"score is that of the predicted class (--confidence and --predicted).{missing_hint(texts)}",
             code="many_classes",
         )
-    if positive is None and values.dtype.kind != "U":
+    if options.positive is None and not are_texts:
         return _read_binary_numbers(values, classes, columns)
-    names = binary_names(texts, positive or named_class, required=positive is not None)
-    is_positive = values.astype(str) == names[1]
-    if values.dtype.kind not in "Ub":  # numbers, which are compared as such: "1" is 1.0
+    names = binary_names(texts, options.positive or columns.positive, required=options.positive is not None)
+    if are_texts or are_bools:
+        is_positive = values.astype(str) == names[1]
+    else:  # numbers, which are compared as such: "1" is 1.0
         number = parse_number(names[1])
-        is_positive = values == (math.nan if number is None else float(number))  # no number equals a word, nor NaN
+        is_positive = values == (math.nan if number is None else float(number))  # no number equals NaN
     return is_positive.astype(np.int64), names, (f"The positive class is {names[1]!r}.",)
+
+
+def _check_positive(positive: str | None, columns: Columns, texts: Sequence[str]) -> None:
+    """Refuse another positive class than the label that the column of scores is named after."""
+    named_class = columns.positive
+    if positive is None or named_class is None or is_same_name(positive, named_class):
+        return
+    if any(is_same_name(named_class, text) for text in texts):
+        raise InputError(
+            f"Expected the class of column {columns.scores[0]!r} as positive class, got {positive!r}. Try "
+            f"positive={named_class!r} (--positive {named_class}).",
+            code="positive_class",
+        )
 
 
 def _read_binary_numbers(values: np.ndarray, classes: list[Any], columns: Columns) -> NamedLabels:

@@ -20,7 +20,7 @@ from calibrant._core.lazy import polars
 from calibrant._core.text import describe_error
 from calibrant._core.types import InputError, prefix_errors
 from calibrant.io.cells import replace_missing_words
-from calibrant.io.columns import Columns, TableOptions
+from calibrant.io.column_roles import Columns, TableOptions
 from calibrant.io.contents import Chunk, ChunkedFile, Contents, missing_scores_error
 from calibrant.io.delimited import Dialect
 from calibrant.io.files import check_file, list_table_files
@@ -34,7 +34,7 @@ from calibrant.io.frames import (
     incomplete_notes,
 )
 from calibrant.io.logs import is_log, read_log
-from calibrant.io.roles import infer_columns, leave_out_empty_labels, require_labels
+from calibrant.io.role_inference import infer_columns, leave_out_empty_labels, require_labels
 from calibrant.io.tables import align_columns, as_frame, call_reader, restore_spelling
 from calibrant.io.tables import read_table as read_table_file
 from calibrant.predictions import Predictions

@@ -20,7 +20,7 @@ from calibrant._core.lazy import import_optional, polars
 from calibrant._core.text import describe_error, escape_cell, shorten_list, shorten_repr, unescape_column
 from calibrant._core.types import InputError, prefix_errors
 from calibrant.io.cells import parse_number_columns, replace_missing_words
-from calibrant.io.columns import Columns, TableOptions
+from calibrant.io.column_roles import Columns, TableOptions
 from calibrant.io.delimited import (
     DelimitedText,
     Dialect,

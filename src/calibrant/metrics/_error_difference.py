@@ -31,7 +31,7 @@ class BinnedGaps:
     """The gaps of a model's bins, and their standard errors."""
 
     events: Events  # one row per example
-    gap: np.ndarray  # (n) confidence minus outcome
+    gap: np.ndarray  # (n) confidence minus outcome, times the sign of the bin's gap: their mean is the ECE
     index: np.ndarray  # (n) bin of each row
     ratio: np.ndarray  # (b) absolute gap over its standard error
     error: np.ndarray  # (b) standard error of the bin's part of the ECE
@@ -43,21 +43,22 @@ class BinnedGaps:
         c, a = (x.cpu().double().numpy() for x in (events.confidence, events.outcome))
         w = _weights(events)
         index = _mass_index(c, w, bins) if is_equal_mass else equal_width_index(bins, events.confidence).cpu().numpy()
-        total = np.maximum(np.bincount(index, w, bins), MIN_DIVISOR)
+        bin_weight = np.maximum(np.bincount(index, w, bins), MIN_DIVISOR)
         gap_sum = np.bincount(index, w * (c - a), bins)
-        residual = w * (c - a - (gap_sum / total)[index])
+        deviation = c - a - (gap_sum / bin_weight)[index]  # of each gap from the mean of its bin
+        # Variance of `gap_sum`, as observed and as it would be if the model were calibrated
         if events.clusters is None:  # examples of weight w are w copies
-            variance = np.bincount(index, w * (residual / np.maximum(w, MIN_DIVISOR)) ** 2, bins)
-            calibrated = np.bincount(index, w * c * (1 - c), bins)
+            variance = np.bincount(index, w * deviation**2, bins)
+            calibrated_variance = np.bincount(index, w * c * (1 - c), bins)
         else:
-            cell = events.clusters.cpu().numpy() * bins + index  # of a cluster and a bin
-            cells, place = np.unique(cell, return_inverse=True)
-            variance = np.bincount(cells % bins, np.bincount(place, residual) ** 2, bins)
-            calibrated = np.bincount(index, w**2 * c * (1 - c), bins)
-        error = np.sqrt(np.maximum(variance, calibrated))
+            cell_key = events.clusters.cpu().numpy() * bins + index  # one cell per cluster and bin
+            cells, cell = np.unique(cell_key, return_inverse=True)
+            variance = np.bincount(cells % bins, np.bincount(cell, w * deviation) ** 2, bins)
+            calibrated_variance = np.bincount(index, w**2 * c * (1 - c), bins)
+        error = np.sqrt(np.maximum(variance, calibrated_variance))
         ratio = np.abs(gap_sum) / np.maximum(error, MIN_DIVISOR)
-        sign_of_zero = np.where(gap_sum < 0, -1.0, 1.0)
-        return cls(events, (c - a) * sign_of_zero[index], index, ratio, error / w.sum())
+        bin_sign = np.where(gap_sum < 0, -1.0, 1.0)
+        return cls(events, (c - a) * bin_sign[index], index, ratio, error / w.sum())
 
     @property
     def noise(self) -> float:

@@ -11,14 +11,14 @@ import numpy as np
 from calibrant._core.text import parse_number, shorten_list
 from calibrant._core.types import InputError, prefix_errors
 from calibrant.io.cells import to_numbers
-from calibrant.io.columns import Columns, TableOptions, find_role_columns
+from calibrant.io.column_roles import Columns, TableOptions, find_role_columns
 from calibrant.io.contents import Contents
 from calibrant.io.files import is_pattern, list_table_files
 from calibrant.io.formats import is_table
 from calibrant.io.frames import frame_to_contents
 from calibrant.io.labels import count_from, label_values
 from calibrant.io.predictions import read_contents
-from calibrant.io.roles import infer_columns, leave_out_empty_labels
+from calibrant.io.role_inference import infer_columns, leave_out_empty_labels
 from calibrant.io.tables import read_table
 from calibrant.monitoring._rows import UNKNOWN_LABEL, hash_ids
 from calibrant.monitoring._watch import Watch

@@ -259,7 +259,7 @@ class Watch:
         path = Path(path)
         check_suffix(path, (".watch", ".html", ".json", ".prom"))
         if path.suffix != ".watch":
-            from calibrant.monitoring._page import watch_document  # slow to import
+            from calibrant.monitoring._watch_document import watch_document  # slow to import
             from calibrant.reports.page import render_page
 
             verdict, facts = self.verdict, {"command": "calibrant watch"}

@@ -9,7 +9,7 @@ from scipy.stats import ttest_ind_from_stats
 from calibrant.cli import app
 from calibrant.lab import study
 from calibrant.lab.study import Study
-from calibrant.lab.study.exhibits import paper_table
+from calibrant.lab.study.paper_tables import paper_table
 from calibrant.lab.study.published_results import load_paper, study_tables
 from calibrant.lab.study.significance import unpaired_p_value
 

@@ -332,14 +332,16 @@ def outcome_dispersion(c: Tensor, a: Tensor, w: Tensor, clusters: Tensor | None 
     1965). A cluster counts as one example.
     """
     square = (a - c).square()
-    # `total`: sum of squared gaps; `events`: its expectation if outcomes were 0 or 1
-    total, events = float((w * square).sum()), float((w * c * (1 - c)).sum())
-    if events == 0 or total <= MIN_DISPERSION * events:  # all confidences are 0 or 1, or all gaps are rounding errors
-        return MIN_DISPERSION if events else 1.0
-    squares = (w * square.square()).sum() if clusters is None else torch.bincount(clusters, w * square).square().sum()
-    m = total**2 / float(squares)
-    # With one effective example, the factor is infinite and the limit of 1 applies
-    return min(1.0, total / events * (m + 1) / (m - 1)) if m > 1 + 1e-9 else 1.0
+    observed, binary = float((w * square).sum()), float((w * c * (1 - c)).sum())  # sum of u^2, and if all a were 0 or 1
+    if binary == 0:  # all confidences are 0 or 1
+        return 1.0
+    if observed <= MIN_DISPERSION * binary:  # all gaps are rounding errors
+        return MIN_DISPERSION
+    fourth = (w * square.square()).sum() if clusters is None else torch.bincount(clusters, w * square).square().sum()
+    m = observed**2 / float(fourth)
+    if m <= 1 + 1e-9:  # one effective example: the factor is infinite, and the limit of 1 applies
+        return 1.0
+    return min(1.0, observed / binary * (m + 1) / (m - 1))
 
 
 def merge_examples(

@@ -6,7 +6,7 @@ from typing import Any
 
 from calibrant._core.text import shorten_list
 from calibrant._core.types import InputError, prefix_errors
-from calibrant.io.columns import ROLE_COLUMN_NAMES, normalize_column_name
+from calibrant.io.column_roles import ROLE_COLUMN_NAMES, normalize_column_name
 from calibrant.io.logs.confidences import find_stated_confidence, is_missing, read_grade
 from calibrant.io.logs.rows import (
     LogAnswer,

@@ -12,7 +12,7 @@ from calibrant._core.files import COMPRESSION_SUFFIXES, format_suffix
 from calibrant._core.foreign import parse_json, parse_json_lines
 from calibrant._core.text import shorten_list
 from calibrant._core.types import InputError
-from calibrant.io.columns import TableOptions
+from calibrant.io.column_roles import TableOptions
 from calibrant.io.contents import Contents
 from calibrant.io.encoding import read_decompressed, to_utf8
 from calibrant.io.files import check_file, is_pattern, is_visible_table, list_matching_files, require_matching_files

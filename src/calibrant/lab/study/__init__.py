@@ -6,8 +6,8 @@ figures, and `table` shows one table of a paper beside the study's own values.
 
 from calibrant.lab.study.api import draw, measure, run, status, table
 from calibrant.lab.study.config import Study
-from calibrant.lab.study.exhibits import PaperTable
 from calibrant.lab.study.grids import Grid, Model, Run
+from calibrant.lab.study.paper_tables import PaperTable
 from calibrant.lab.study.progress import Progress
 from calibrant.lab.study.recipe import RECIPES, Recipe
 from calibrant.lab.study.results import Result, Status

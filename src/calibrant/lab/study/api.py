@@ -23,9 +23,9 @@ from calibrant.io.files import check_outputs
 from calibrant.lab.study.config import Study
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import Engine, Ray, run_locally
-from calibrant.lab.study.exhibits import PaperTable, paper_table
 from calibrant.lab.study.grids import Run
 from calibrant.lab.study.measurements import diverged_rows, measure_runs
+from calibrant.lab.study.paper_tables import PaperTable, paper_table
 from calibrant.lab.study.progress import (
     Progress,
     Trial,

@@ -20,7 +20,7 @@ from calibrant._core.kernels.overlap import Overlap, Sketch
 from calibrant._core.registry import Method, Registry
 from calibrant._core.text import describe_error, shorten_repr, to_one_line
 from calibrant._core.types import InputError, StatefulLoss, UpdatedLoss, prefix_errors
-from calibrant.io.columns import COLUMN_ROLES
+from calibrant.io.column_roles import COLUMN_ROLES
 from calibrant.lab.study.recipe import Recipe
 from calibrant.predictions import Predictions
 

@@ -1,6 +1,6 @@
 """Decide the role of each column of a table: by name, and by value where names are ambiguous.
 
-The roles, and the words score and single score, are explained in `columns`.
+The roles, and the words score and single score, are explained in `column_roles`.
 """
 
 import re
@@ -14,7 +14,7 @@ from calibrant._core.lazy import polars
 from calibrant._core.text import shorten_list
 from calibrant._core.types import InputError
 from calibrant.io.cells import class_keys, comparable_class_keys
-from calibrant.io.columns import (
+from calibrant.io.column_roles import (
     ROLE_COLUMN_NAMES,
     SCORE_COLUMN_NAMES,
     Columns,
@@ -26,7 +26,8 @@ from calibrant.io.columns import (
     normalize_column_name,
     sort_class_columns,
 )
-from calibrant.io.score_columns import RoleSearch, find_score_columns
+from calibrant.io.role_search import RoleSearch
+from calibrant.io.score_columns import find_score_columns
 from calibrant.predictions.validation.columns import strip_prefix
 from calibrant.predictions.validation.labels import positive_word
 

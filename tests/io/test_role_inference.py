@@ -8,9 +8,9 @@ import pytest
 from refusals import code_of
 
 from calibrant import InputError, Predictions
-from calibrant.io.columns import TableOptions
+from calibrant.io.column_roles import TableOptions
 from calibrant.io.frames import frame_to_contents
-from calibrant.io.roles import infer_columns
+from calibrant.io.role_inference import infer_columns
 
 N = 40
 RNG = np.random.default_rng(7)

@@ -1,20 +1,18 @@
-"""Torch modules for losses and calibrators."""
+"""Losses as torch modules."""
 
 import inspect
 import warnings
 from collections.abc import Sequence
-from dataclasses import is_dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from calibrant import calibrators, losses
-from calibrant._core.kernels.softmax import chunked_logits
+from calibrant import losses
 from calibrant._core.registry import LOSSES
 from calibrant._core.text import shorten_repr
-from calibrant._core.types import Calibrator, Fraction, InputError, Loss, StatefulLoss, check_arguments
-from calibrant.predictions import Predictions, check_is_calibrator
+from calibrant._core.types import Fraction, InputError, Loss, StatefulLoss, check_arguments
+from calibrant.predictions import Predictions
 
 MIN_EPOCH_BATCHES = 10  # fewer batches with gradients are not taken for a training
 
@@ -130,7 +128,7 @@ class Criterion(nn.Module):
         class_weight = used.to(rows) if self.weight is None else _target_weights(self.weight.to(rows), targets) * used
         weights = class_weight * factor
         values = self.loss(rows, targets, weights=weights) if self._takes_weights else self.loss(rows, targets)  # pyright: ignore
-        _check_loss_shape(values, rows)
+        check_loss_shape(values, rows)
         values = values.where(used, 0) * weights  # where, because 0 * inf is NaN
         if self.reduction == "none":
             return values.view(shape)
@@ -215,7 +213,7 @@ def _flatten_classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, to
             f"{tuple(logits.shape)} and {tuple(labels.shape)} of {labels.dtype}.{hint}",
             code="shape",
         )
-    _refuse_one_class(logits)
+    refuse_one_class(logits)
     flat_labels = _flatten_positions(labels) if are_soft else labels.flatten()
     return _flatten_positions(logits), flat_labels, shape
 
@@ -263,7 +261,7 @@ def _check_label_values(targets: Tensor, k: int, binary: bool, ignore_index: int
         )
 
 
-def _check_loss_shape(values: Tensor, rows: Tensor) -> None:
+def check_loss_shape(values: Tensor, rows: Tensor) -> None:
     """Raise `InputError` unless a loss has one value per row: broadcasting would mix in the rows that are left out."""
     if values.shape != rows.shape[:1]:
         raise InputError(
@@ -289,228 +287,9 @@ def _target_weights(weight: Tensor, targets: Tensor) -> Tensor:
     return (targets.to(weight) * weight).sum(-1) if targets.is_floating_point() else weight[targets]
 
 
-class CalibratedNetwork(nn.Module):
-    """A network followed by a fitted calibrator, whose tensors are buffers of the module.
-
-    Logits (n, k, d1, ...), such as those of segmentation, are calibrated along axis 1. `half`, `double` and
-    `.to(dtype)` change the network alone: the calibrator keeps its precision, and returns that of the logits.
-
-    Args:
-        network: The network, which returns a tensor of logits.
-        calibrator: Any fitted `types.Calibrator`, which may contain other calibrators.
-        binary: Whether the network returns one logit s per event, in any shape. The calibrator then has two classes,
-            as fitted on `Predictions.from_binary_logits`, and s becomes the difference of the logits that it returns
-            for (0, s): P(y = 1) stays 1 / (1 + exp(-s)).
-
-    >>> warm = calibrators.Temperature(torch.tensor(2.0))
-    >>> CalibratedNetwork(torch.nn.Identity(), warm, binary=True)(torch.tensor([[3.0], [-1.0]]))
-    tensor([[ 1.5000],
-            [-0.5000]])
-    """
-
-    def __init__(self, network: nn.Module, calibrator: Calibrator, *, binary: bool = False) -> None:
-        super().__init__()
-        check_is_calibrator(calibrator)
-        self.network = network
-        self.calibrator = calibrator
-        self.binary = binary
-        self._buffer_plan = self._register_tensors(calibrator, "")
-
-    def _register_tensors(self, value: Any, name: str) -> "BufferPlan":
-        """Register the tensors inside a value as buffers, and return the plan to put them back.
-
-        The plan of a tensor is the name of its buffer. Any other value has the plans of those parts that hold tensors.
-        """
-        if isinstance(value, Tensor):
-            self.register_buffer(name, value)
-            return name
-        plans = {
-            key: self._register_tensors(part, f"{name}__{key}" if name else key)
-            for key, part in _named_parts(value).items()
-        }
-        return {key: plan for key, plan in plans.items() if plan}
-
-    def _apply(self, fn: Any, recurse: bool = True) -> "CalibratedNetwork":
-        """Move all tensors as torch does, but keep the dtypes of the calibrator's tensors."""
-        original = dict(self._buffers)
-        super()._apply(fn, recurse)
-        for name, buffer in original.items():
-            moved = self._buffers[name]
-            if buffer is not None and moved is not None and moved.dtype != buffer.dtype:
-                self._buffers[name] = buffer.to(moved.device)
-        return self
-
-    def forward(self, *inputs: Any, **kwargs: Any) -> Tensor:
-        """Return the calibrated logits of the network."""
-        logits = self.network(*inputs, **kwargs)
-        _check_output(logits, self.binary)
-        # .to() and load_state_dict() change the buffers, not the tensors that the calibrator holds
-        buffers = dict(self.named_buffers(recurse=False, remove_duplicate=False))  # one tensor may have several names
-        calibrator = _with_buffers(self.calibrator, self._buffer_plan, buffers)
-        if self.binary:
-            flat = logits.flatten()
-            pair = calibrator(torch.stack([torch.zeros_like(flat), flat], -1))
-            return (pair[:, 1] - pair[:, 0]).view(logits.shape)
-        if logits.ndim == 2:
-            return calibrator(logits)
-        dense = logits.movedim(1, -1)  # (n, d1, ..., k)
-        return calibrator(dense.flatten(0, -2)).view(dense.shape).movedim(-1, 1)
-
-
-def _check_output(logits: Any, binary: bool) -> None:
-    """Raise `InputError` unless a network returned logits: of at least two classes, or with `binary` of events."""
-    if not isinstance(logits, Tensor):
-        raise InputError(
-            f"Expected a tensor of logits from the network, got {type(logits).__name__}. Try a module that returns its "
-            "logits.",
-            code="no_logits",
-        )
-    if not binary and logits.ndim < 2:
-        raise InputError(
-            f"Expected logits (n, k, ...) from the network, got {tuple(logits.shape)}. Try binary=True for one logit "
-            "per event.",
-            code="shape",
-        )
-    if not binary:
-        _refuse_one_class(logits)
-
-
-def _refuse_one_class(logits: Tensor) -> None:
+def refuse_one_class(logits: Tensor) -> None:
     """Raise `InputError` for logits (n, 1, ...) of classes."""
     if logits.shape[1] == 1:
         raise InputError(
             f"Expected at least 2 classes, got logits {tuple(logits.shape)}. Try binary=True.", code="one_class"
         )
-
-
-BufferPlan = str | dict[str, Any]  # name of a buffer, or the plan of each part that contains tensors
-
-
-def _named_parts(value: Any) -> dict[str, Any]:
-    """Return the items of a tuple by index, or the fields that a calibrator has learned by name."""
-    if isinstance(value, tuple):
-        return {str(i): part for i, part in enumerate(value)}  # pyright: ignore[reportUnknownVariableType]
-    return calibrators.learned_fields(value)
-
-
-def _with_buffers(value: Any, plan: BufferPlan, buffers: dict[str, Tensor]) -> Any:
-    """Return a value with its tensors replaced by buffers, unchanged if it has none."""
-    if isinstance(plan, str):
-        return buffers[plan]
-    if not plan:
-        return value
-    parts = _named_parts(value)
-    new_parts = {key: _with_buffers(parts[key], part_plan, buffers) for key, part_plan in plan.items()}
-    if isinstance(value, tuple):
-        return tuple((parts | new_parts).values())
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **new_parts)
-    rebuilt = object.__new__(type(value))  # no dataclass: the parameters of its __init__ are unknown
-    for key, part in (parts | new_parts).items():
-        object.__setattr__(rebuilt, key, part)
-    return rebuilt
-
-
-# A loss of the last linear layer, in chunks
-
-
-def linear_loss(
-    hidden: Tensor,
-    weight: Tensor,
-    labels: Tensor,
-    loss: str | Loss = "cross_entropy",
-    *,
-    bias: Tensor | None = None,
-    ignore_index: int = -100,
-    chunk_elements: int = 1 << 23,
-) -> Tensor:
-    r"""Return the mean loss of the logits $h W^T + b$ without ever holding all of them in memory.
-
-    With a vocabulary of 128k, the logits of a batch, their softmax and their gradient need far more memory than the
-    network. Here they exist for a few rows at a time: the gradients of h, W and b are computed in the forward pass,
-    chunk by chunk, and the backward pass, which can run only once, multiplies them by its factor.
-
-    Args:
-        hidden: Outputs of the network before its last layer (n, d).
-        weight: Weight of the last layer (k, d).
-        labels: Class indices (n).
-        loss: Text of a registered loss such as "focal(gamma=3)", or a callable (n k), (n) -> (n). Losses that see the
-            batch as a whole are refused.
-        bias: Bias of the last layer (k).
-        ignore_index: Label of rows to leave out.
-        chunk_elements: Largest number of logits at a time. They are float32 for parameters of lower precision.
-
-    Raises:
-        InputError: If shapes do not fit together, or the loss needs the whole batch.
-
-    >>> hidden, weight = torch.zeros(4, 3, requires_grad=True), torch.zeros(10, 3)
-    >>> linear_loss(hidden, weight, torch.tensor([1, 2, 3, -100]))
-    tensor(2.3026, grad_fn=<_LinearLossBackward>)
-    """
-    function: Loss = LOSSES.resolve(loss) if isinstance(loss, str) else loss
-    if "weights" in inspect.signature(function).parameters:
-        raise InputError(
-            "Expected a loss of each example by itself, got one of the whole batch. Try Criterion on all logits.",
-            code="batch_loss",
-        )
-    shapes = tuple(hidden.shape), tuple(weight.shape), tuple(labels.shape)
-    if hidden.ndim != 2 or weight.ndim != 2 or hidden.shape[1] != weight.shape[1] or labels.shape != hidden.shape[:1]:
-        raise InputError(
-            f"Expected hidden states (n, d), a weight (k, d) and labels (n), got shapes {shapes}.", code="shape"
-        )
-    used = labels != ignore_index
-    if bool(((labels < 0) | (labels >= len(weight)))[used].any()):
-        raise InputError(f"Expected labels in 0 .. {len(weight) - 1} or {ignore_index}, got others.", code="labels")
-    labels = labels.where(used, 0)  # any valid label, because the loss of unused rows is multiplied by 0
-    return _LinearLoss.apply(hidden, weight, bias, labels, used, function, chunk_elements)  # pyright: ignore
-
-
-class _LinearLoss(torch.autograd.Function):
-    """The mean loss of a linear layer, with gradients that the forward pass computes."""
-
-    @staticmethod
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        labels: Tensor,
-        used: Tensor,
-        loss: Loss,
-        chunk_elements: int,
-    ) -> Tensor:
-        """Return the mean loss of the rows where `used` is true, from at most `chunk_elements` logits at a time."""
-        precision = torch.promote_types(weight.dtype, torch.float32)
-        needs_gradient = any(ctx.needs_input_grad[:3])
-        hidden_gradient = torch.zeros_like(hidden)  # written once, while the others are sums over chunks
-        weight_gradient = torch.zeros_like(weight, dtype=precision)
-        bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=precision)
-        total = torch.zeros((), dtype=precision, device=hidden.device)
-        count = used.sum().clamp_min(1)  # the loss of no rows is 0
-        for chunk, logits in chunked_logits(hidden, weight, bias, chunk_elements):
-            logits.requires_grad_(needs_gradient)
-            with torch.set_grad_enabled(needs_gradient):
-                values = loss(logits, labels[chunk])  # pyright: ignore[reportArgumentType]
-                _check_loss_shape(values, logits)
-                value = (values * used[chunk]).sum() / count
-            total += value.detach()
-            if needs_gradient:
-                (gradient,) = torch.autograd.grad(value, logits)
-                hidden_gradient[chunk] = gradient.to(weight.dtype) @ weight
-                weight_gradient.addmm_(gradient.T, hidden[chunk].to(precision))
-                if bias_gradient is not None:
-                    bias_gradient += gradient.sum(0)
-        ctx.gradients = (hidden_gradient, weight_gradient, bias_gradient) if needs_gradient else None
-        ctx.types = hidden.dtype, weight.dtype, None if bias is None else bias.dtype
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, factor: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the gradients of hidden states, weight and bias. The other four inputs have none."""
-        if ctx.gradients is None:
-            raise RuntimeError("linear_loss can be differentiated once; its gradients are already used")
-        gradients, ctx.gradients = ctx.gradients, None  # scaled in place, so that they cannot be used again
-        scaled = [
-            None if g is None else g.mul_(factor).to(dtype) for g, dtype in zip(gradients, ctx.types, strict=True)
-        ]
-        return *scaled, None, None, None, None

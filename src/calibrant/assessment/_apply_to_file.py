@@ -12,14 +12,14 @@ from calibrant._core.lazy import polars
 from calibrant._core.types import InputError, prefix_errors
 from calibrant.assessment._candidates import CandidateCalibrator
 from calibrant.calibrators import num_classes
-from calibrant.io.columns import CALIBRATED_PREFIX, Columns, TableOptions
+from calibrant.io.column_roles import CALIBRATED_PREFIX, Columns, TableOptions
 from calibrant.io.contents import Contents
 from calibrant.io.delimited import unescape_formulas
 from calibrant.io.files import check_outputs
 from calibrant.io.formats import get_writer, is_delimited, is_table
 from calibrant.io.frames import frame_to_contents
 from calibrant.io.predictions import read_contents, write_table
-from calibrant.io.roles import infer_columns
+from calibrant.io.role_inference import infer_columns
 from calibrant.io.tables import read_table, restore_spelling
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import BINARY_EVENTS, PRESENCE

@@ -123,7 +123,8 @@ class _OtherNames:
         if top in _MOVED and not dot:
             text = f"calibrant.{top} has moved to calibrant.{place}"
             warnings.warn(text, DeprecationWarning, stacklevel=2)
-        return importlib.machinery.ModuleSpec(name, _OtherNames, origin=f"calibrant.{place}{dot}{part}")
+        loader: Any = _OtherNames  # the class itself, whose static methods are those of a loader
+        return importlib.machinery.ModuleSpec(name, loader, origin=f"calibrant.{place}{dot}{part}")
 
     @staticmethod
     def create_module(spec: importlib.machinery.ModuleSpec) -> "ModuleType":

@@ -182,7 +182,8 @@ def drift_command(
         print_input_notes([(reference, labeled), (new, unlabeled)])
         progress("testing")
         event, has_groups = parse_event(of, labeled), by is not None
-        result = drift(labeled, unlabeled, of=event, by_group=has_groups, shift=shift, alpha=alpha, seed=seed)
+        settings: dict[str, Any] = {"shift": shift, "alpha": alpha, "seed": seed}  # checked by `drift`
+        result = drift(labeled, unlabeled, of=event, by_group=has_groups, **settings)
     _output_differences(result, result.has_drifted, html, json_)
 
 

@@ -60,12 +60,12 @@ class Table:
 
     def without_empty_columns(self) -> "Table":
         """Return the table without the columns whose cells are all empty, unless it has no rows."""
-        kept = [j for j in range(len(self.head)) if j == 0 or any(row[j:] and row[j] for row in self.rows)]
-        if not self.rows or len(kept) == len(self.head):
+        filled = [j for j in range(len(self.head)) if j == 0 or any(row[j:] and row[j] for row in self.rows)]
+        if not self.rows or len(filled) == len(self.head):
             return self
-        rows = [[row[j] for j in kept if j < len(row)] for row in self.rows]
-        bold = [[mask[j - 1] for j in kept[1:] if j <= len(mask)] for mask in self.bold]
-        return replace(self, head=[self.head[j] for j in kept], rows=rows, bold=bold)
+        rows = [[row[j] for j in filled if j < len(row)] for row in self.rows]
+        bold = [[mask[j - 1] for j in filled[1:] if j <= len(mask)] for mask in self.bold]
+        return replace(self, head=[self.head[j] for j in filled], rows=rows, bold=bold)
 
 
 @dataclass(frozen=True)

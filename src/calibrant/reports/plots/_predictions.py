@@ -84,8 +84,9 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
     is_rare = has_rare_scores(curve)
     if is_rare:
         smallest = _smallest_score(curve)
-        values = (curve.x, curve.y, curve.low, curve.high)
-        x, y, low, high = (None if v is None else v.cpu().numpy().clip(smallest, 1 - smallest) for v in values)
+        x, y = (v.cpu().numpy().clip(smallest, 1 - smallest) for v in (curve.x, curve.y))
+        band = (curve.low, curve.high)
+        low, high = (None if v is None else v.cpu().numpy().clip(smallest, 1 - smallest) for v in band)
     else:
         x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
     if low is not None and high is not None:

@@ -122,7 +122,8 @@ def auto_ranks() -> str:
         rank, rival, excess, half = ranking(group)
         if rank > 1:
             place = f"On {group_title(group)}, it is number {rank} of {len(losses_by_calibrator(group))}"
-            sentences.append(f"{place}: {contender_text(rival)} is lower by {-excess:.4f} ± {half:.4f} nats.")
+            chance = ", which may be chance" if half >= -excess else ""
+            sentences.append(f"{place}: {contender_text(rival)} is lower by {-excess:.4f} ± {half:.4f} nats{chance}.")
     return " ".join(sentences)
 
 

@@ -5,6 +5,7 @@ To add a section on measurements, write a function that returns it, or None wher
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ from calibrant.reports.diagrams import bar_diagram, curve_diagram, diagram_expla
 from calibrant.reports.document import (
     Answer,
     Code,
+    Deferred,
     Document,
     Fold,
     Note,
@@ -78,7 +80,9 @@ def _(measurement: Measurement) -> Document:
                 "Metrics", [_tables.metrics_table({"value": measurement}, {})], legend=_interval_legend(measurement)
             ),
             Section(
-                "Reliability", [*_diagrams(measurements), *measurement_temperature_control(measurement)], is_detail=True
+                "Reliability",
+                Deferred(lambda: [*_diagrams(measurements), *measurement_temperature_control(measurement)]),
+                is_detail=True,
             ),
             *_detail_sections(measurements),
         ],
@@ -99,10 +103,15 @@ def _(assessment: Assessment, *, calibrator_path: str | Path | None, from_comman
     decomposition = _tables.decomposition(assessment) if decomposed_changes(assessment) else []
     mistakes = [_tables.mistakes_table(assessment)] if assessment.mistakes else []
     usage = _usage_instructions(assessment, calibrator_path, from_command_line=from_command_line)
+
+    def reliability() -> list[Part]:
+        """Return the diagrams, and the control of the temperature."""
+        return [*_diagrams(measurements), *assessment_temperature_control(assessment)]
+
     sections = [
         Section("Metrics", [table], legend=_interval_legend(before)),
         Section("Calibrators", _tables.calibrators_tables(assessment)),
-        Section("Reliability", [*_diagrams(measurements), *assessment_temperature_control(assessment)], is_detail=True),
+        Section("Reliability", Deferred(reliability), is_detail=True),
         Section("Refinement and calibration", decomposition, is_detail=True),
         *_detail_sections(measurements),
         Section("Most confident errors", mistakes, is_detail=True),
@@ -228,21 +237,31 @@ def _class_section(measurements: LabeledMeasurements) -> Section | None:
     first = next(iter(measurements.values()))
     if first.names in (*BINARY_EVENTS, PREFERENCE.classes) or first.classes is None:
         return None
+    return Section("Classes, worst first", Deferred(partial(_class_parts, measurements)), is_detail=True)
+
+
+def _class_parts(measurements: LabeledMeasurements) -> list[Part]:
+    """Return the table of classes, with a diagram of each."""
+    first = next(iter(measurements.values()))
     class_tables = [m.classes for m in measurements.values() if m.classes is not None]
     explanation = (
         f"ECE compares the predicted probability of the class with its frequency, in {first.bins} bins. Precision and "
         "mean confidence are computed over the examples that are predicted to be of this class."
     )
-    parts = [_tables.classes_table(measurements), class_control(measurements, class_tables), Note(explanation)]
-    return Section("Classes, worst first", parts, is_detail=True)
+    return [_tables.classes_table(measurements), class_control(measurements, class_tables), Note(explanation)]
 
 
 def _coverage_section(measurements: LabeledMeasurements) -> Section | None:
     """Return the section on risk and coverage, or None if a class is evaluated."""
+    if not next(iter(measurements.values())).event.is_confidence:
+        return None
+    return Section("Selective prediction", Deferred(partial(_coverage_parts, measurements)), is_detail=True)
+
+
+def _coverage_parts(measurements: LabeledMeasurements) -> list[Part]:
+    """Return the curve of risk and coverage, certified thresholds, and decisions."""
     first = next(iter(measurements.values()))
     event = first.event
-    if not event.is_confidence:
-        return None
     curves = {_short_label(name): risk_coverage_of(m.by_score, m.level) for name, m in measurements.items()}
     first_curve, subject = next(iter(curves.values())), "Error rate"
     if len(curves) > 1:
@@ -269,25 +288,29 @@ def _coverage_section(measurements: LabeledMeasurements) -> Section | None:
             f"{format_percent(accuracy)} of these are {event.outcome}."
         )
     name, last = list(measurements.items())[-1]  # users will act on calibrated predictions
-    parts = [
+    return [
         Paragraph(text),
         picture,
         *_tables.certified_tables(name, last),
         *_decision_loss(name, last),
         threshold_control(_reverse_order(measurements)),
     ]
-    return Section("Selective prediction", parts, is_detail=True)
 
 
 def _threshold_section(measurements: LabeledMeasurements) -> Section | None:
     """Return the section on thresholds of a probability, or None if the top class is evaluated."""
-    name, last = list(measurements.items())[-1]  # users will act on calibrated predictions
-    if last.event.selector == "top":
+    if next(iter(measurements.values())).event.selector == "top":
         return None
+    return Section("Decision thresholds", Deferred(partial(_threshold_parts, measurements)), is_detail=True)
+
+
+def _threshold_parts(measurements: LabeledMeasurements) -> list[Part]:
+    """Return the table of thresholds, net benefit, and decisions."""
+    name, last = list(measurements.items())[-1]  # users will act on calibrated predictions
     parts = [_tables.thresholds_table(name, last), *_net_benefit_figure(measurements)]
     if not last.event.is_confidence:  # `_coverage_section` has these parts for confidences
         parts += [*_decision_loss(name, last), threshold_control(_reverse_order(measurements))]
-    return Section("Decision thresholds", parts, is_detail=True)
+    return parts
 
 
 def _net_benefit_figure(measurements: LabeledMeasurements) -> list[Part]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ __all__ = [
     "Cell",
     "Code",
     "Control",
+    "Deferred",
     "Document",
     "Fold",
     "HoverPoint",
@@ -136,6 +138,26 @@ class SideBySide:
 
 
 Part = Table | Picture | Paragraph | Note | Code | Control | Fold | SideBySide
+
+
+class Deferred(Sequence[Part]):
+    """Parts that are made when they are first looked at: text and notebooks never look at those of details."""
+
+    def __init__(self, make: Callable[[], Sequence[Part]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _parts(self) -> Sequence[Part]:
+        return self._make()
+
+    def __bool__(self) -> bool:
+        return True  # without making them
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._parts[index]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from calibrant.metrics import Interval
 from calibrant.reports.diagrams import reliability_figure
 from calibrant.reports.document import (
     Answer,
+    Deferred,
     Document,
     Fold,
     Note,
@@ -60,7 +61,7 @@ def _model_sections(card: "Card") -> list[Section]:
     no_ranks: list[Part] = [Note(NO_RANKS)] if len(models) > 1 else []
     sections = [
         Section("Accuracy and calibration", _summary(models)),
-        Section("Reliability", _diagrams(models), is_detail=True),
+        Section("Reliability", Deferred(lambda: _diagrams(models)), is_detail=True),
         Section("Ranks", _ranks(card.rankings) or no_ranks),
         Section("Published conventions", _conventions(models)),
         Section("Accuracy of the most confident answers", [_coverage(models)]),

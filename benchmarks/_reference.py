@@ -85,21 +85,3 @@ def grid(z: Tensor, y: Tensor, temperatures: list[float]) -> float:
     """Return the first temperature of least ECE."""
     errors = [ece(z / t, y) for t in temperatures]
     return temperatures[int(np.argmin(errors))]
-
-
-def affine_nll(x: Tensor, y: Tensor, ridge: Tensor, ridge_bias: float) -> float:
-    """Return the least mean NLL + sum ridge w^2 + ridge_bias c^2 of softmax(x + w x + c), w a diagonal or matrix."""
-    import torch
-    from scipy.optimize import minimize
-
-    k, size = x.shape[1], ridge.numel()
-
-    def objective(t: np.ndarray) -> tuple[float, np.ndarray]:
-        t = torch.from_numpy(t).requires_grad_()
-        w, c = t[:size].view(ridge.shape), t[size:]
-        scores = x + (x @ w.T if w.ndim == 2 else x * w) + c
-        loss = torch.nn.functional.cross_entropy(scores, y) + (ridge * w**2).sum() + ridge_bias * (c**2).sum()
-        return loss.item(), torch.autograd.grad(loss, t)[0].numpy()
-
-    start = np.zeros(size + k)
-    return float(minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 3000, "ftol": 1e-16}).fun)

@@ -35,12 +35,12 @@ def type_checker(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def pictures() -> None:
-    """Request the pictures of pages, which are slow to draw; tests of reports and torture have them."""
+    """Request the pictures of pages, which are slow to draw; fixtures of a module or session have them, and torture."""
 
 
 @pytest.fixture(autouse=True)
 def _frames_without_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "pictures" not in request.fixturenames and request.path.parent.name not in ("reports", "torture"):
+    if "pictures" not in request.fixturenames and request.path.parent.name != "torture":
         monkeypatch.setattr("calibrant.reports.page.figure", frame)
 
 

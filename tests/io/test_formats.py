@@ -21,7 +21,7 @@ from calibrant import InputError, Predictions, calibrators
 from calibrant._core.files import is_case_insensitive
 from calibrant._core.text import escape_formula, unescape_column
 from calibrant.assessment import apply_to_file
-from calibrant.io.arrays import LABEL_ARRAY_KEYS, ROW_KEYS, SCORE_KEYS, TEXT_KEYS
+from calibrant.io.arrays import LABEL_ARRAY_KEYS, ROW_KEYS, TEXT_KEYS
 from calibrant.io.column_roles import TableOptions
 from calibrant.io.encoding import read_decompressed, write_compressed
 from calibrant.io.formats import WRITABLE_SUFFIXES
@@ -438,7 +438,17 @@ ODD_ARRAYS: list[Callable[[random.Random], Any]] = [
     lambda r: np.longdouble([1, 2, 3, 4]),
     lambda r: np.uint64([2**64 - 1, 1, 2, 3]),
 ]
-KEYS = [*SCORE_KEYS, *LABEL_ARRAY_KEYS, *ROW_KEYS, *TEXT_KEYS, "notes", "is_multilabel", "event_kind"]
+KEYS = [
+    "logits",
+    "probs",
+    "confidence",
+    *LABEL_ARRAY_KEYS,
+    *ROW_KEYS,
+    *TEXT_KEYS,
+    "notes",
+    "is_multilabel",
+    "event_kind",
+]
 
 
 def test_files_of_odd_arrays_are_read_or_refused_in_one_line(tmp_path):

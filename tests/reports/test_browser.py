@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
+from assessed_pages import drawn
 
-from calibrant import Predictions, assess
+from calibrant import assess
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -37,14 +37,13 @@ def visit(file: Path, folder: Path, *flags: str) -> Visit:
     return Visit(process.stdout, [url for url in requests if not url.startswith("data:")], console)
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def report(request, tmp_path_factory) -> Path:
-    g = torch.Generator().manual_seed(0)
-    logits = 4 * torch.randn(600, request.param, generator=g)
-    predictions = Predictions(logits, torch.multinomial((logits / 2).softmax(-1), 1, generator=g).squeeze(1))
-    result = assess(predictions[:300], predictions[300:], ("Identity", "Temperature"))
+@pytest.fixture(scope="module", params=["two classes", "five classes"])
+def report(request, over, tmp_path_factory) -> Path:
+    text = over[1]
+    if request.param == "two classes":
+        text = assess(drawn(300, 0, 2.0, k=2), drawn(300, 1, 2.0, k=2), ("Identity", "Temperature")).html()
     path = tmp_path_factory.mktemp("report") / "report.html"
-    result.save(path)
+    path.write_text(text, encoding="utf-8")
     return path
 
 

@@ -24,6 +24,7 @@ NAMES = ["<b>cat</b>", "a dog & co", "</script><img src=x onerror=document.title
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("pictures"),
     pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path (Debian: apt-get install chromium)"),
 ]
 

@@ -256,6 +256,7 @@ def test_terminal_shows_text(text):
     assert all(32 <= ord(mark) < 127 or ord(mark) > 160 for mark in escape_invisible(text))
 
 
+@pytest.mark.usefixtures("pictures")
 @pytest.mark.parametrize("text", [HOSTILE[0], HOSTILE[8]])
 def test_calibrator_may_have_a_hostile_name(text):
     g = torch.Generator().manual_seed(0)

@@ -26,6 +26,8 @@ from calibrant.reports.html import details, note, page, render, table
 NAMES = names()
 SOURCE = Path(calibrant.__file__).parent
 
+pytestmark = pytest.mark.usefixtures("pictures")
+
 
 class Tags(HTMLParser):
     def __init__(self, text: str) -> None:

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
+from assessed_pages import FAST, drawn, reported
 from markupsafe import Markup
 from rendered import FOLDER, assert_rendered
 
@@ -23,28 +24,9 @@ from calibrant.reports.document import Picture
 from calibrant.reports.html import page, table, typeset
 from calibrant.reports.svg import figure
 
-FAST = ("Identity", "Temperature", "HistogramBinning")
-
-
-def drawn(n: int, seed: int, by: float, k: int = 5) -> Predictions:
-    """Return predictions whose logits are `by` times those of the labels' distribution."""
-    g = torch.Generator().manual_seed(seed)
-    logits = 2 * torch.randn(n, k, generator=g, dtype=torch.float64)
-    return Predictions(by * logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1))
-
-
-def reported(by: float, n: int = 1500, choose: str | None = None) -> tuple[Assessment, str]:
-    result = assess(drawn(n, 0, by), drawn(n, 1, by), FAST, choose=choose)
-    return result, result.html({"command": "calibrant assess a.npz b.npz", "judged on": "b.npz"})
-
 
 def number(name: str, value: float) -> str:
     return metrics.metric_info(name).text(value)
-
-
-@pytest.fixture(scope="module")
-def over() -> tuple[Assessment, str]:
-    return reported(2.0)
 
 
 class Parsed(HTMLParser):
@@ -210,8 +192,8 @@ def test_usage_code_loads_the_saved_calibrator(over, tmp_path):
     ("by", "status", "direction"),
     [(2.0, "miscalibrated", "over"), (0.5, "miscalibrated", "under"), (1.0, "too_little_data", None)],
 )
-def test_verdict_names_the_true_direction(by, status, direction):
-    result, text = reported(by)
+def test_verdict_names_the_true_direction(by, status, direction, over):
+    result, text = over if by == 2.0 else reported(by)
     assert (result.uncalibrated.verdict.status, result.uncalibrated.verdict.direction) == (status, direction)
     gap = abs(result.uncalibrated["signed_gap"].value)
     if by != 1.0:
@@ -238,6 +220,7 @@ def test_few_examples_are_not_called_calibrated():
     assert_rendered("headline_few_examples", headline(result.uncalibrated))
 
 
+@pytest.mark.usefixtures("pictures")  # whose numbers are text of the page
 @pytest.mark.parametrize(
     ("n", "k", "right"),
     [

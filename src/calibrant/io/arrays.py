@@ -25,7 +25,6 @@ from calibrant.io.formats import CALIBRATOR_FORMAT
 from calibrant.predictions.validation.arrays import to_tensor
 from calibrant.predictions.validation.names import to_unique_names
 
-SCORE_KEYS = ("logits", "probs", "confidence")
 LABEL_ARRAY_KEYS = ("labels", "label", "correct")
 ROW_KEYS = ("weights", "clusters", "groups", "examples", "ids")  # as the fields of `Contents`
 TEXT_KEYS = {  # of lists of texts: the field of `Contents`, and whether the list is a single text

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,7 +177,7 @@ def demo(
 
     with _show_progress() as progress:
         result = run("quickstart", out=folder, progress=progress, command=command_line())
-    _print_result(result)
+    _print_result(result, with_tables=False)
 
 
 def figures(
@@ -261,19 +262,23 @@ def _show_progress() -> Generator[Callable[["Progress"], object]]:
         yield show_step
 
 
-def _print_result(result: "Result | Status") -> None:
-    """Print a status, or the tables, the path of the report and the failures of a result.
+def _print_result(result: "Result | Status", *, with_tables: bool = True) -> None:
+    """Print a status, or the answers, the tables, the path of the report and the failures of a result.
 
     Exit with status 1 if a run of the status lacks data, or a run of the result failed.
     """
     from calibrant.lab.study import Result
+    from calibrant.reports.text import render_text
 
     if not isinstance(result, Result):
         print_text(str(result))
         if result.runs_without_data:
             raise Exit(1)
         return
-    console.print(result)
+    if with_tables:
+        console.print(result)
+    else:
+        print_text(render_text(replace(result.document(), sections=())))
     if result.report is not None:
         print_line(f"wrote {result.report}")
     if result.failed:

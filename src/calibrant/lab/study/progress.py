@@ -362,15 +362,16 @@ def first_line(error: str) -> str:
 
 
 def _progress_details(
-    num_runs: int, epochs_left: Mapping[Run, int], speeds: Mapping[Run, float], timings: Iterable[Timing]
+    num_runs: int, epochs_left: Mapping[Run, int], speeds: Mapping[Run, float], timings: Sequence[Timing]
 ) -> str:
-    """Return the number of runs that have ended and, while some train, their speed and the remaining time.
+    """Return the number of runs that have ended, the speed of those that train, and the remaining time.
 
     `epochs_left` has the runs that have not ended, `speeds` the images per second of those that train, and `timings`
     the seconds of epochs.
     """
     text = f"{num_runs - len(epochs_left)} of {num_runs} runs"
-    if not speeds:
+    if not epochs_left or not timings:
         return text
-    seconds = estimate_seconds(timings, epochs_left) / len(speeds)  # these runs train at the same time
-    return f"{text}, {sum(speeds.values()):,.0f} images/s, {timedelta(seconds=round(seconds))} left"
+    speed = f", {sum(speeds.values()):,.0f} images/s" if speeds else ""
+    seconds = estimate_seconds(timings, epochs_left) / max(1, len(speeds))  # these runs train at the same time
+    return f"{text}{speed}, {timedelta(seconds=round(seconds))} left"

@@ -33,12 +33,12 @@ class ProgressLines:
     def __call__(self, step: Progress) -> None:
         """Write the step, if it is due."""
         kind = "" if step.event is None else step.event.kind
-        is_short = step.note or kind in ("note", "failed", "done")
+        is_note = step.note or kind == "note"
         with self._lock:
             if not step.note:  # notes do not say where the work is
                 self._last_step, self._step_time = step, time.monotonic()
-            if is_short or self._is_due():
-                self._write_line(step.text if is_short else str(step))
+            if is_note or kind in ("failed", "done") or self._is_due():
+                self._write_line(step.text if is_note else str(step))
 
     @contextmanager
     def repeated(self) -> Generator[None]:

@@ -320,7 +320,7 @@ def _best_cell(table: ResultTable, row: RunNames) -> tuple[doc.Cell, bool]:
 
 def _table_legend(tables: Sequence[ResultTable]) -> str:
     """Return the meaning of the cells of all tables, with each explanation of the tests once."""
-    tests = " ".join(dict.fromkeys(table.significance_note for table in tables if table.significance_note))
+    tests = " ".join(dict.fromkeys(sentence for table in tables for sentence in table.significance_sentences))
     return (
         f"Cells show {describe_cells(tables)}, measured on test examples that were not used for fitting. Square "
         "brackets hold the noise floor: the mean calibration error of a calibrated model with the same confidences. "

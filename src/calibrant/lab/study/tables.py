@@ -174,8 +174,8 @@ class ResultTable:
         return "; ".join([self.description, *(part for part, applies in part_applies.items() if applies)]) + "."
 
     @property
-    def significance_note(self) -> str:
-        """Explanation of the marks and letters of significance, if there are any."""
+    def significance_sentences(self) -> tuple[str, ...]:
+        """Explanations of the marks and letters of significance, if there are any."""
         sentences: list[str] = []
         if any(cell.mark for cell in self.cells.values()):
             # the reference of each data set and network is its first row, named by the loss if all have the same
@@ -195,7 +195,7 @@ class ResultTable:
             )
         if sentences and (untested := self._untested_cells()):
             sentences.append(f"Not tested, because not all seeds have a finite value: {'; '.join(untested)}.")
-        return " ".join(sentences)
+        return tuple(sentences)
 
     def _untested_cells(self) -> list[str]:
         """Name the columns of each row whose cells are not tested, and the number of seeds without a finite value."""
@@ -209,7 +209,7 @@ class ResultTable:
     @property
     def notes(self) -> tuple[str, ...]:
         """All notes below a table that stands alone."""
-        return tuple(filter(None, [self.significance_note, *self.table_notes]))
+        return tuple(filter(None, [" ".join(self.significance_sentences), *self.table_notes]))
 
     @property
     def table_notes(self) -> tuple[str, ...]:
@@ -296,7 +296,7 @@ class ResultTable:
     def __str__(self) -> str:
         """Return the table as plain text with its notes, the best cells between stars."""
         lines = [self.heading, *(line.text for line in table_lines(self.as_table()))]
-        return "\n".join([*lines, *filter(None, [self.significance_note])])
+        return "\n".join([*lines, *filter(None, [" ".join(self.significance_sentences)])])
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield every cell as a record for a CSV file. Shares are not in percent.

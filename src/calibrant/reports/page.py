@@ -115,16 +115,26 @@ def _part(part: object) -> Markup:
 @_part.register
 def _(part: Table) -> Markup:
     part = part.without_empty_columns()
-    body = html.table(
-        [explain_terms(cell) if isinstance(cell, str) else _cell(cell) for cell in part.head],
-        [[_cell(cell) for cell in row] for row in part.rows],
-        bold=part.bold,
-        highlighted=part.marked,
-        caption=part.caption,
-        long_row_names=True,
-        groups=part.headings,
-    )
+    rows, first = range(len(part.rows)), len(part.rows) if part.max_open_rows is None else part.max_open_rows
+    folded = rows[first : len(rows) - part.last_rows]
+    body = _table(part, [i for i in rows if i not in folded], part.caption)
+    if folded:
+        rest = html.details(f"{len(folded):,} more", _table(part, folded, f"more {part.caption}"))
+        body = html.render('<div class="long">{}{}</div>', body, rest)
     return body + html.note(part.note) if part.note else body
+
+
+def _table(part: Table, rows: Sequence[int], caption: str) -> Markup:
+    """Return the HTML of some rows of a table."""
+    return html.table(
+        [explain_terms(cell) if isinstance(cell, str) else _cell(cell) for cell in part.head],
+        [[_cell(cell) for cell in part.rows[i]] for i in rows],
+        bold=[part.bold[i] for i in rows] if part.bold else (),
+        highlighted=[part.marked[i] for i in rows] if part.marked else (),
+        caption=caption,
+        long_row_names=True,
+        groups={place: part.headings[i] for place, i in enumerate(rows) if i in part.headings},
+    )
 
 
 @_part.register

@@ -24,6 +24,7 @@ from calibrant.lab.study.datasets import DatasetCache, data_digest
 from calibrant.lab.study.engine import RunEvent, execute, run_locally
 from calibrant.lab.study.results import RESULT_FILES
 from calibrant.lab.study.stored_files import read_record, serialize_record
+from calibrant.lab.study.tables import describe_cells
 
 RECIPE = Recipe(epochs=2, batch_size=20, milestones=())
 DATA = "blobs(train=60, val=40, test=50)"
@@ -237,7 +238,7 @@ def test_diverged_network_is_stored_reported_and_not_trained_again(tmp_path, pag
         assert re.findall(r"(\d of \d) of (\w+)", note) == [("2 of 2", "brier"), ("1 of 1", "focal")]
         for text in (table.markdown(), " ".join(str(result).split()), result.report.read_text()):
             assert note in text
-        assert result.cell_description.startswith("one seed")
+        assert describe_cells(result.tables).startswith("one seed")
     frame = polars.read_csv(tmp_path / "out" / "rows.csv")
     assert (frame["diverged"] > 0).sum() == 3 * 2 * 2
     standing = studies.status(study, out=tmp_path / "out")

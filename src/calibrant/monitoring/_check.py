@@ -223,7 +223,7 @@ def check(
     data, meets every requirement too. Try adding "auroc > 0.7", "accuracy > 90%" or
     "nll < old".
     <BLANKLINE>
-      requirement                                value              bounds
+      requirement             verdict            value              bounds
       accuracy > 0.7          holds            80.00 %  76.83 % to 82.90 %
       abs(signed_gap) < 0.01  too little data   0.00 %    0.00 % to 3.17 %
       nll < 0.6               holds             0.5004    0.4601 to 0.5444

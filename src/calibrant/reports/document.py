@@ -168,11 +168,12 @@ class Section:
     parts: Sequence[Part]
     is_detail: bool = False
     legend: str = ""  # how to read its tables, above the first one
+    is_captioned: bool = False  # whether even a single table needs its caption
 
     @property
-    def has_several_tables(self) -> bool:
-        """Whether there are several tables, also folded ones, so that their captions tell them apart."""
-        return _count_tables(self.parts) > 1
+    def has_captions(self) -> bool:
+        """Whether captions stand above the tables: there are several, also folded ones, or one needs it."""
+        return self.is_captioned or _count_tables(self.parts) > 1
 
 
 def _count_tables(parts: Sequence[Part]) -> int:

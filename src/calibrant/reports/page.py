@@ -93,7 +93,7 @@ def _tiles(tiles: Iterable[Tile]) -> Markup:
 def _section(section: Section) -> Markup:
     """Return the HTML of a section. Several tables have their captions as headings."""
     legend = html.note(section.legend) if section.legend else Markup()
-    has_captions = section.has_several_tables
+    has_captions = section.has_captions
     return legend + html.join_html(
         html.render("<h3>{}</h3>{}", html.typeset(part.caption), _part(part))
         if has_captions and isinstance(part, Table)

@@ -35,7 +35,7 @@ def text_lines(document: Document) -> list[Line]:
             continue
         lines += [Line(""), *(Line(text, "dim") for text in _wrap(section.legend))] if section.legend else []
         for table in _tables(section.parts):
-            caption = [Line(f"  {table.caption}", "bold")] if section.has_several_tables else []
+            caption = [Line(f"  {table.caption}", "bold")] if section.has_captions else []
             lines += [Line(""), *caption, *table_lines(table)]
     return [Line(escape_invisible(line.text).rstrip(), line.style) for line in lines]
 

@@ -94,6 +94,7 @@ def study_document(
                 parts,
                 is_detail=heading != "Results",
                 legend=_table_legend(tables) if heading == "Results" else "",
+                is_captioned=heading == "Results",
             )
             for heading, parts in parts_by_heading.items()
             if parts

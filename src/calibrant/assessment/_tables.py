@@ -82,10 +82,10 @@ def decomposition(assessment: "Assessment") -> list[Part]:
     return [Paragraph(score_change_sentence(assessment)), table]
 
 
-def calibrators_tables(assessment: "Assessment") -> list[Part]:
+def calibrators_tables(assessment: "Assessment") -> list[Table]:
     """Return the compared metrics of every calibrator, and the held-out NLL, unless the calibrator was requested.
 
-    Notes say why one was selected, which data the columns are from, and which fits are not optimal.
+    Notes say why one was selected, and which data the columns are from.
     """
     held_out_nll, measurements = assessment.held_out_nll, list(assessment.measurements.values())
     lowest = min((nll for nll in held_out_nll.values() if not math.isnan(nll)), default=math.nan)

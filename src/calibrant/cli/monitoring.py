@@ -182,8 +182,15 @@ def drift_command(
         print_input_notes([(reference, labeled), (new, unlabeled)])
         progress("testing")
         event, has_groups = parse_event(of, labeled), by is not None
-        settings: dict[str, Any] = {"shift": shift, "alpha": alpha, "seed": seed}  # checked by `drift`
-        result = drift(labeled, unlabeled, of=event, by_group=has_groups, **settings)
+        result = drift(
+            labeled,
+            unlabeled,
+            of=event,
+            by_group=has_groups,
+            shift=shift,  # pyright: ignore[reportArgumentType]  checked by `drift`
+            alpha=alpha,
+            seed=seed,
+        )
     _output_differences(result, result.has_drifted, html, json_)
 
 

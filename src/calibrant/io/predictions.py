@@ -257,9 +257,8 @@ def _open_tables(files: list[Path], options: TableOptions) -> ChunkedFile:
         statistics = weights.sum().alias("sum"), weights.count(), (weights % 1 != 0).any().alias("fractional")
         total, count, is_fractional = polars.concat(scans).select(*statistics).collect().row(0)
         note += f" {check_weights(columns, float(total), count, has_all_rows=True)}"
-        if (
-            is_fractional and options.weights_are is None and columns.cluster is None
-        ):  # in every chunk, whatever its own weights
+        if is_fractional and options.weights_are is None and columns.cluster is None:
+            # In every chunk, whatever its own weights
             options, note = replace(options, weights_are=IMPORTANCE), f"{note} {FRACTIONS_NOTE}"
 
     def read_chunk(rows: slice) -> Chunk:

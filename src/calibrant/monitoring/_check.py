@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import torch
 
 from calibrant._core.foreign import read_toml
-from calibrant._core.numbers import format_number, format_percent
+from calibrant._core.numbers import format_level, format_number, format_percent
 from calibrant._core.text import display_name, escape_invisible, join_names, shorten_repr
 from calibrant._core.types import HighLevel, InputError, check_arguments
 from calibrant.monitoring._bounds import MetricBounds, calibrated_size_ratio, estimate_difference, metric_bounds
@@ -29,8 +29,7 @@ from calibrant.reports.result import Reportable
 
 CheckStatus = Literal["holds", "broken", "too_little_data"]
 EXIT_STATUSES: dict[CheckStatus, int] = {"holds": 0, "broken": 3, "too_little_data": 4}
-STATUS_WORDS: dict[CheckStatus, str] = {"broken": "broken", "too_little_data": "too little data", "holds": "holds"}
-STATUS_VERBS: dict[CheckStatus, tuple[str, str]] = {  # of one, and of several
+STATUS_VERBS: dict[CheckStatus, tuple[str, str]] = {  # of one and of several requirements, the most severe first
     "broken": ("is broken", "are broken"),
     "too_little_data": ("has too little data", "have too little data"),
     "holds": ("holds", "hold"),
@@ -62,9 +61,7 @@ class Condition:
     @property
     def description(self) -> str:
         """The requirement, the value of its metric, and the bounds that decide it."""
-        group = "" if self.group is None else f" [{display_name(self.group)}]"
-        name = "" if self.is_metric_required else f"{self.metric} "
-        text = f"{self.requirement}{group}: {name}{self._text(self.value)}"
+        text = f"{self._title}: {self._value_text}"
         if self.status == "too_little_data":
             text += f", between {self._text(self.low)} and {self._text(self.high)}"
             return text if self.needed is None else f"{text}; {self.needed:,} {self.unit}s would decide"
@@ -76,14 +73,27 @@ class Condition:
     @property
     def cells(self) -> list[str]:
         """The cells of the table: requirement, status, value, bounds, and how many examples would decide."""
-        group = "" if self.group is None else f" [{display_name(self.group)}]"
-        name = "" if self.is_metric_required else f"{self.metric} "
         needed = "" if self.needed is None else f"{self.needed:,} {self.unit}s"
         bounds = f"{self._text(self.low)} to {self._text(self.high)}"
-        return [self.requirement + group, STATUS_WORDS[self.status], name + self._text(self.value), bounds, needed]
+        return [self._title, self._verdict, self._value_text, bounds, needed]
 
     def __str__(self) -> str:
-        return f"{self.status.replace('_', ' ').upper():15}  {self.description}"
+        return f"{self._verdict.upper():15}  {self.description}"
+
+    @property
+    def _title(self) -> str:
+        """The requirement, with the group for which it must hold."""
+        return self.requirement if self.group is None else f"{self.requirement} [{display_name(self.group)}]"
+
+    @property
+    def _verdict(self) -> str:
+        """The status in words."""
+        return self.status.replace("_", " ")
+
+    @property
+    def _value_text(self) -> str:
+        """The value, after the name of its metric if that is not the required one."""
+        return f"{'' if self.is_metric_required else f'{self.metric} '}{self._text(self.value)}"
 
     def _text(self, value: float) -> str:
         """Return a value of the metric in its unit."""
@@ -104,8 +114,7 @@ class CheckResult(Reportable):
     @property
     def status(self) -> CheckStatus:
         """Return "broken" if any condition is broken, "holds" if all hold, otherwise "too_little_data"."""
-        by_severity: tuple[CheckStatus, ...] = "broken", "too_little_data", "holds"
-        return next(status for status in by_severity if any(status == x.status for x in self.conditions))
+        return next(status for status in STATUS_VERBS if any(status == x.status for x in self.conditions))
 
     @property
     def exit_status(self) -> int:
@@ -120,7 +129,7 @@ class CheckResult(Reportable):
             ["requirement", "verdict", "value", "bounds", "would decide"],
             rows,
             marked=[condition.status == "broken" for condition in self.conditions],
-            note=f"Each bound holds with probability {100 * self.level:g} %. Marked requirements are broken.",
+            note=f"Each bound holds with probability {format_level(self.level)}. Marked requirements are broken.",
         )
         return Document(
             kind="Check of requirements",

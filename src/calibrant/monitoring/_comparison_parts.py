@@ -1,6 +1,5 @@
 """Tables and pictures that a comparison and a drift share."""
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,16 +21,12 @@ if TYPE_CHECKING:
 def tests_table(
     rows: "Sequence[ComparedRow]", differing: "Sequence[ComparedRow]", *, old_name: str, caption: str, note: str
 ) -> Table:
-    """Return the table of tests, of which some rows differ. The column of limits is left out if no row has any."""
-    has_limits = not all(math.isnan(row.low) for row in rows)
+    """Return the table of tests, of which some rows differ."""
     body: list[list[str]] = []
     for row in rows:
-        limits = [_limits_text(row)] if has_limits else []
-        values = [row.text(row.old), row.text(row.new), row.change_text(row.difference)]
-        body.append(
-            [row.title, *values, *limits, format_p_value(row.adjusted_p_value).removeprefix("p = "), row.detail]
-        )
-    head = ["", old_name, "new", "difference", *(["95 % limits"] if has_limits else []), "p", "where most"]
+        values = [row.text(row.old), row.text(row.new), row.change_text(row.difference), _limits_text(row)]
+        body.append([row.title, *values, format_p_value(row.adjusted_p_value).removeprefix("p = "), row.detail])
+    head = ["", old_name, "new", "difference", "95 % limits", "p", "where most"]
     return Table(caption, head, body, marked=[row in differing for row in rows], note=note)
 
 

@@ -150,9 +150,9 @@ class WatchVerdict(Reportable):
         """Return the table of tests: the test of the event, then the tests with the strongest evidence."""
         listed = self.strongest_tests(MAX_LISTED_TESTS)
         explanation = (
-            f"An alarm needs evidence of {1 / self.alpha:,.0f} to 1. A calibrated model ever reaches it, in any of the "
-            f"tests, with probability at most {100 * self.alpha:g} %. The intervals hold at all times at once, each "
-            "for its own test, and cover the average over all rows of the epoch."
+            "A calibrated model ever raises an alarm, in any of the tests, with probability at most "
+            f"{100 * self.alpha:g} %. The intervals hold at all times at once, each for its own test, and cover the "
+            "average over all rows of the epoch."
         )
         if hidden := len(self.tests) - len(listed):
             explanation += f" {hidden:,} tests with less evidence are not listed."

@@ -8,7 +8,7 @@ from itertools import pairwise
 from matplotlib.figure import Figure
 
 from calibrant._core.kernels.bins import Bins, GroupedScores
-from calibrant._core.numbers import format_percent, format_percent_range
+from calibrant._core.numbers import format_level, format_percent, format_percent_range
 from calibrant.metrics import Curve
 from calibrant.metrics.curves import corp_of, frequency_limits
 from calibrant.predictions import Predictions
@@ -178,7 +178,7 @@ def _bar_points(bins: Bins, event: EventKind, level: float | None) -> list[Hover
         text = f"{event.probability} {b.span}: {event.frequency} {format_percent(b.accuracy, 1)}"
         if level is not None:
             interval = _format_range(float(lows[b.index]), float(highs[b.index]))
-            text += f", simultaneous {100 * level:g} % interval {interval}"
+            text += f", simultaneous {format_level(level)} interval {interval}"
         text += f"; mean {event.probability} {format_percent(b.confidence, 1)}; {b.count:,} {event.units}"
         hover_points.append(HoverPoint(b.center, b.accuracy, text))
     return hover_points

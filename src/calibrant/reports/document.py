@@ -141,7 +141,7 @@ Part = Table | Picture | Paragraph | Note | Code | Control | Fold | SideBySide
 
 
 class Deferred(Sequence[Part]):
-    """Parts that are made when they are first looked at: text and notebooks never look at those of details."""
+    """Parts that are made when they are first read. Text and notebooks never read those of details."""
 
     def __init__(self, make: Callable[[], Sequence[Part]]) -> None:
         self._make = make

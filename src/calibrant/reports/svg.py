@@ -16,12 +16,7 @@ from matplotlib.ticker import PercentFormatter
 from calibrant._core.text import MAX_TEXT_CHARACTERS, abbreviate
 from calibrant.reports.document import HoverPoint, Picture
 from calibrant.reports.html import breakable, json_script, render, typeset
-from calibrant.reports.plots import (
-    BACKGROUND_COLOR,
-    BAR_COLOR,
-    GAP_COLOR,
-    LINE_COLOR,
-)
+from calibrant.reports.plots import BACKGROUND_COLOR, BAR_COLOR, GAP_COLOR, LINE_COLOR
 
 TEXT_COLOR = "#123457"
 CSS_COLORS = {  # drawing colors and the light or dark page colors that replace them

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from calibrant._core.text import cut_middle, escape_invisible
-from calibrant.reports.document import Cell, Cells, Document, Fold, Part, SideBySide, Table
+from calibrant.reports.document import Cell, Cells, Document, Part, SideBySide, Table
 
 COLUMNS = 80
 MAX_NAME = 32  # characters of the name of a row where the columns need the rest of the line
@@ -56,7 +56,7 @@ def _tables(parts: Sequence[Part]) -> Iterator[Table]:
     for part in parts:
         if isinstance(part, Table):
             yield part
-        elif isinstance(part, SideBySide) and not isinstance(part, Fold):
+        elif isinstance(part, SideBySide):
             yield from _tables(part.parts)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant import calibrators
-from calibrant._core.numbers import format_percent, format_percent_range
+from calibrant._core.numbers import format_level, format_percent, format_percent_range
 from calibrant._core.text import cut_middle
 from calibrant._core.types import InputError, NonNegativeInt, NumFolds, OpenFraction, Range, check_arguments
 from calibrant.calibrators.subgroups._features import FeatureSchema, cut_points, read_columns
@@ -54,7 +54,7 @@ class SubgroupTable:
     def __str__(self) -> str:
         """Return a line per subgroup with its gap before and after, and the NLL below."""
         gain = self.nll_gain
-        title = f"{100 * gain.level:g} % interval"
+        title = f"{format_level(gain.level)} interval"
         lines = [f"{'subgroup':48} {'n':>8} {'before':>8} {'':>18} {'after':>8} {title:>18}"]
         for row in self.rows:
             texts = [_percent_texts(interval) for interval in (row.before, row.after)]

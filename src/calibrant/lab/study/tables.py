@@ -295,8 +295,7 @@ class ResultTable:
 
     def __str__(self) -> str:
         """Return the table as plain text with its notes, the best cells between stars."""
-        lines = [self.heading, *(line.text for line in table_lines(self.as_table()))]
-        return "\n".join([*lines, *filter(None, [" ".join(self.significance_sentences)])])
+        return "\n".join([self.heading, *(line.text for line in table_lines(self.as_table())), *self.notes])
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield every cell as a record for a CSV file. Shares are not in percent.

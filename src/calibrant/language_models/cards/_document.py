@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from calibrant._core.numbers import format_percent, format_percent_range
+from calibrant._core.numbers import format_level, format_percent, format_percent_range
 from calibrant._core.text import display_name
 from calibrant.language_models import CONVENTIONS, Bounds, PublishedValue
 from calibrant.language_models.cards._numbers import MIN_TIE_RANGE, NO_RANKS, Ranking, UngradedAnswers
@@ -40,7 +40,7 @@ def card_document(card: "Card") -> Document:
     num_answers = sum(model.answers for model in models) + sum(estimate.ungraded for estimate in without_grades)
     note = (
         f"{num_answers:,} answers of {num_models} model{'s' if num_models > 1 else ''}. Intervals hold with "
-        f"probability {100 * card.level:g} %; every question counts once, whatever its number of repeats."
+        f"probability {format_level(card.level)}; every question counts once, whatever its number of repeats."
     )
     answers = [Answer(f"How often is {display_name(x.name)} right?", _ungraded_answer(x)) for x in card.ungraded]
     sections = [Section("Answers without a grade", _ungraded(card.ungraded))] if card.ungraded else []
@@ -154,7 +154,7 @@ def _ranks(rankings: Sequence[Ranking]) -> list[Part]:
         rows = [[display_name(row.model), f"{row.score:.4f}", row.ranks_text] for row in ranking.rows]
         explanation = (
             f"Paired on {ranking.questions:,} questions that all models answered. All ranks lie in their intervals "
-            f"with probability {100 * ranking.level:g} %."
+            f"with probability {format_level(ranking.level)}."
         )
         head = ["model", ranking.title, "rank"]
         parts.append(Table(f"ranks by {ranking.title}", head, rows, note=explanation))

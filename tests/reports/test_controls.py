@@ -290,7 +290,7 @@ def test_pointer_shows_a_tooltip(visit, report, evaluation_data):
     page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.4 * box["height"])
     words = page.locator(".tip").inner_text()
     assert re.match(
-        r"confidence [\d.]+ %( to [\d.]+ %)?: accuracy [\d.]+ % of [\d,]+ examples; calibrated model: [\d.]+", words
+        r"confidence [\d.]+( to [\d.]+)? %: accuracy [\d.]+ % of [\d,]+ examples; calibrated model: [\d.]+", words
     )
     page.mouse.move(2, 2)
     assert page.locator(".tip").is_hidden()

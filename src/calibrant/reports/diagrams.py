@@ -211,8 +211,8 @@ def _nonempty_bins(bins: Bins) -> list[_NonemptyBin]:
 
 def _format_range(low: float, high: float) -> str:
     """Return two shares as a range in percent, or as one value if they round to the same."""
-    low_text, high_text = format_percent(low, 1), format_percent(high, 1)
-    return high_text if low_text == high_text else f"{low_text} to {high_text}"
+    high_text = format_percent(high, 1)
+    return high_text if format_percent(low, 1) == high_text else format_percent_range(low, high, 1)
 
 
 def _alt_text(subject: str, bins: Bins, event: EventKind) -> str:

@@ -53,6 +53,7 @@ def test_list_contains_user_defined_methods(folder):
 @pytest.mark.slow
 def test_study_trains_measures_and_reports_user_defined_methods(folder):
     output = command(folder, "study", "run", "study.toml", "--with", "mine.py", "--out", "out")
+    assert "ece (%)" in output
     report = (folder / "out" / "report.html").read_text()
     for text in "hinge(margin=2)", "WarmUp", "Shrink", "top2 (%)":
         assert text in report

@@ -57,7 +57,8 @@ def test_canonical_text_and_pickles_give_the_same_method():
 def test_registries_fill_themselves():
     kinds = {"losses", "metrics", "calibrators", "data", "networks", "corruptions", "scores", "traces"}
     assert kinds == set(REGISTRIES)
-    assert all(len(method_registry) > 0 for method_registry in REGISTRIES.values())
+    assert {kind for kind, method_registry in REGISTRIES.items() if len(method_registry) <= 2} == {"corruptions"}
+    assert len(REGISTRIES["corruptions"]) > 0
 
 
 @pytest.mark.parametrize(

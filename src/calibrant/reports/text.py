@@ -8,7 +8,7 @@ from calibrant._core.text import cut_middle, escape_invisible
 from calibrant.reports.document import Cell, Cells, Document, Part, SideBySide, Table
 
 COLUMNS = 80
-MAX_NAME = 32  # characters of the name of a row where the columns need the rest of the line
+MAX_NAME = 32  # characters of the name of a row, unless its line has room for more
 GAP = "  "
 
 

@@ -19,7 +19,6 @@ NOISE = 0.04, 0.06, 0.08, 0.09, 0.10  # standard deviation by severity, from the
 @CORRUPTIONS.register
 def gaussian_noise(images: Tensor, *, severity: Severity = 5, seed: Seed = 0) -> Tensor:
     """Add noise N(0, c^2), c = 0.04 .. 0.10. AdaFocal uses severity 5 as out-of-distribution data."""
-    _check_severity(severity)
     if images.dtype != torch.uint8 or images.ndim != 4:
         raise InputError(
             f"Expected raw images (n, c, h, w) of type uint8, got {tuple(images.shape)} of type {images.dtype}.",
@@ -36,7 +35,7 @@ def cifar10_c(images: Tensor, *, kind: str = "fog", severity: Severity = 5, fold
     """Return the corrupted test images of CIFAR-10 that CIFAR-10-C publishes, such as those of fog.npy.
 
     Args:
-        images: The test images of CIFAR-10, in the order of the archive.
+        images: The test images of CIFAR-10 (n, c, h, w), in the order of the archive.
         kind: Name of a file without its ending.
         severity: 1 .. 5.
         folder: Folder of the files, as given or in the data folder.
@@ -44,7 +43,6 @@ def cifar10_c(images: Tensor, *, kind: str = "fog", severity: Severity = 5, fold
     Raises:
         InputError: If the file cannot be read, or is not of these images.
     """
-    _check_severity(severity)
     path = find_in_root(folder, None) / f"{kind}.npy"
     with wrap_read_errors(str(path)):
         pixels = np.load(path, mmap_mode="r")  # (5 n, h, w, c), one severity after another
@@ -57,9 +55,3 @@ def cifar10_c(images: Tensor, *, kind: str = "fog", severity: Severity = 5, fold
         )
     rows = np.array(pixels[n * (severity - 1) : n * severity].transpose(0, 3, 1, 2))
     return torch.from_numpy(rows).to(images.device)
-
-
-def _check_severity(severity: int) -> None:
-    """Raise `InputError` unless the severity is 1 .. 5."""
-    if severity not in range(1, 6):
-        raise InputError(f"Expected a severity of 1 .. 5, got {severity}.", code="setting_range")

@@ -33,7 +33,7 @@ test-busy: .venv/dev.done
 	$(MAKE) --no-print-directory test
 
 test-slow: .venv/dev.done
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "slow and not torture" tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "slow and not large and not torture" tests
 
 # the numerical tests with the plainest instructions, and without compiled kernels: none may hang on one processor's
 # last bit

@@ -82,7 +82,7 @@ def page(out: Path, size: str) -> str:
         "Contenders run in turn in one process. Times are medians of one thread's processor time after a warm-up;",
         "compare ratios. Packages that are faster or better than Calibrant are listed as well.",
         "",
-        *findings(out),
+        *(findings(out) if size == "full" else ()),
     ]
     for name in PARTS:
         path = tables / f"{name}.csv"

@@ -77,16 +77,17 @@ def of_fits(rounds: int, shrink: int = 1) -> Iterator[Row]:
     yield from _ratios(small_draw[0], focal, rounds)
 
 
-def of_neighbor(_: int, shrink: int = 1) -> Iterator[Row]:
+def of_neighbor(rounds: int, shrink: int = 1) -> Iterator[Row]:
     """Yield rows of work next to a busy process."""
+    repeats = min(3, rounds)
     with tempfile.TemporaryDirectory() as folder:
         files = [str(Path(folder) / name) for name in ("val.npz", "test.npz")]
         for seed, (file, n) in enumerate(zip(files, (5000, 10_000), strict=True)):
             Predictions(*draw(n // shrink, 100, temperature=1.5, seed=seed)).save(file)
-        yield _beside_busy_process("assess", ["-m", "calibrant", "assess", *files])
-        yield _beside_busy_process("fits", ["-c", FITS, files[0]])
+        yield _beside_busy_process("assess", ["-m", "calibrant", "assess", *files], repeats)
+        yield _beside_busy_process("fits", ["-c", FITS, files[0]], repeats)
         Predictions(*draw(1_000_000 // shrink, 10)).save(files[0])
-        yield _beside_busy_process("measure (1,000,000, 10)", ["-c", MEASURES, files[0]])
+        yield _beside_busy_process("measure (1,000,000, 10)", ["-c", MEASURES, files[0]], repeats)
 
 
 PARTS = {"metrics": of_metrics, "fits": of_fits, "neighbor": of_neighbor}
@@ -121,7 +122,7 @@ def _seconds(work: Callable[[], Any]) -> float:
     return clock() - began
 
 
-def _beside_busy_process(name: str, work: list[str]) -> Row:
+def _beside_busy_process(name: str, work: list[str], repeats: int) -> Row:
     """Return the time of a command next to a busy process over its time alone."""
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
 
@@ -131,7 +132,7 @@ def _beside_busy_process(name: str, work: list[str]) -> Row:
         return time.perf_counter() - began
 
     quiet_times, busy_times = [once()], list[float]()
-    for _ in range(3):
+    for _ in range(repeats):
         quiet_times.append(once())
         busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         try:

@@ -86,7 +86,7 @@ def test_search_agrees_with_the_loop_on_many_problems(k):
     ts = WANG[::3]
     for seed, kind in enumerate(["normal", "saturated", "ties"]):
         data = problem(1000, k, seed, kind)
-        for criterion in CRITERIA[:4]:
+        for criterion in CRITERIA[:4] if k < 64 else CRITERIA[seed : seed + 1]:
             expected = loop(data, criterion, [0.0], ts)
             assert search_grid(data, criterion, [0.0], ts) == expected
 

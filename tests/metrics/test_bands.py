@@ -53,16 +53,21 @@ def covered_shares(kind: str, n: int, shift: float, draws: int) -> dict[str, flo
 
 
 @pytest.mark.slow
-def test_bands_of_twenty_examples_hold_simultaneously():
-    assert min(covered_shares("spread", 20, 0.0, 60).values()) >= 0.82  # 0.9 less two standard errors
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["spread", "high", "rounded"])
-@pytest.mark.parametrize("n", [20, 50, 300])
-@pytest.mark.parametrize("shift", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("kind", "n", "shift"),
+    [
+        ("spread", 20, 0.0),
+        ("high", 20, 0.1),
+        ("rounded", 20, 0.0),
+        ("spread", 50, 0.1),
+        ("high", 50, 0.0),
+        ("rounded", 50, 0.1),
+        ("spread", 300, 0.1),
+        ("rounded", 300, 0.0),
+    ],
+)
 def test_bands_hold_simultaneously(kind, n, shift):
-    assert min(covered_shares(kind, n, shift, 600).values()) >= 0.87  # 0.9 less two and a half standard errors
+    assert min(covered_shares(kind, n, shift, 400).values()) >= 0.862  # 0.9 less two and a half standard errors
 
 
 @pytest.mark.parametrize("spread", [2.0, 4.0])

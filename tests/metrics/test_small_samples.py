@@ -251,8 +251,7 @@ def reject_rate(structure: str, confidence: float, n: int, name: str, draws: int
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["kuiper", "ks", "omnibus", "skce"])
-@pytest.mark.parametrize("confidence", [0.9, 0.95])
-@pytest.mark.parametrize("structure", ["weights", "clusters"])
+@pytest.mark.parametrize(("structure", "confidence"), [("weights", 0.9), ("clusters", 0.95)])
 def test_few_expected_errors_reject_no_calibrated_model(structure, confidence, name):
     assert reject_rate(structure, confidence, 20, name) <= 0.09  # 0.06 and 2.2 standard errors
 

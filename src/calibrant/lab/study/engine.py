@@ -208,9 +208,12 @@ def _check_reachable(address: str | None) -> None:
 
 @contextmanager
 def _marker(root: Path) -> Generator[str]:
-    """Yield a file that exists during the block, by which workers see whether they share the folder of a store."""
-    with tempfile.NamedTemporaryFile(dir=root / "claims", prefix="driver-") as file:
-        yield file.name
+    """Yield a folder that exists during the block, by which workers see whether they share the folder of a store.
+
+    It lies among the drafts, which are deleted after a day if their writer was killed.
+    """
+    with tempfile.TemporaryDirectory(dir=root / "drafts", prefix="driver-", ignore_cleanup_errors=True) as folder:
+        yield folder
 
 
 def _pickle_work(work: Work, run: Run, store: Store, marker: str) -> tuple[list[str], list[str], bytes, str]:
@@ -231,7 +234,7 @@ def _run_in_worker(sources: list[str], path: list[str], pickled: bytes, marker: 
     sys.path += [folder for folder in path if folder not in sys.path]
     registry.include(sources)
     work, run, store = pickle.loads(pickled)
-    if Path(marker).is_file():
+    if Path(marker).is_dir():
         yield from run_locally(work, [run], store)
         return
     with tempfile.TemporaryDirectory(prefix="calibrant-") as folder:

@@ -43,6 +43,15 @@ def test_smooth_error_is_the_mean_square_of_integrated_cosines():
     assert form.error(residual) == pytest.approx(math.sqrt(squares / weights), rel=1e-9)
 
 
+@pytest.mark.parametrize(("error", "bands", "is_smooth"), [(0.3, 20, True), (0.3, 1, False)])
+def test_omnibus_error_is_the_larger_of_both(error, bands, is_smooth):
+    events = draw(2000, np.random.default_rng(2), error, bands)
+    form, residual = SmoothForm.from_scores(events.by_score)
+    smooth, kuiper = form.error(residual), float(metrics.kuiper(events))
+    assert (smooth > kuiper) is is_smooth
+    assert float(metrics.omnibus(events)) == pytest.approx(max(smooth, kuiper), rel=1e-12)
+
+
 def test_moments_of_single_examples_are_those_of_all_their_outcomes():
     c = np.array([0.02, 0.1, 0.3, 0.45, 0.8, 0.9, 0.97])
     form = SmoothForm(c, np.ones(7))

@@ -151,6 +151,8 @@ def test_scores_are_means_of_the_losses(miscalibrated):
         rtol=1e-12,
         atol=0,
     )
+    c, correct = events(miscalibrated)
+    assert float(metrics.event_brier(miscalibrated)) == pytest.approx(((c - correct) ** 2).mean(), rel=1e-12)
 
 
 def test_classwise_ece_is_that_of_a_loop(miscalibrated):

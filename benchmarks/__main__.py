@@ -34,7 +34,9 @@ PARTS = (
     "scale",
     "limits",
 )
-FINDINGS = {  # statements at the top of the page, and the parts whose tables they read; the first is the one to read
+# statements at the top of the page of a full run, which alone has every contender, and the parts whose tables they
+# read; the first part is the one to read
+FINDINGS = {
     "auto_ranks": ("accuracy", "caution"),
     "harmed_models": ("caution",),
     "stated_gains": ("held_out",),

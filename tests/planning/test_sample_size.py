@@ -192,7 +192,7 @@ def test_seed_reproduces_and_changes_the_simulation():
 
 @pytest.mark.slow
 def test_smaller_effects_and_clusters_need_more_examples():
-    sizes = [sample_size(accuracy=0.8, detect=x, **FAST).n for x in (0.2, 0.1)]
+    sizes = [sample_size(accuracy=0.8, detect=x, **FAST).n for x in (0.2, 0.1, 0.05)]
     assert sizes == sorted(sizes)
     clustered = sample_size(accuracy=0.8, detect=0.2, cluster_size=4.0, icc=0.3, draws=100)
     assert clustered.unit == "cluster"

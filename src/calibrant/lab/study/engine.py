@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 import torch
 from safetensors.torch import load
@@ -40,6 +41,7 @@ from calibrant.lab.study.stored_files import (
     name_in_errors,
     read_run_file,
     read_run_files,
+    try_lock,
 )
 from calibrant.lab.study.traces import EpochContext
 from calibrant.lab.study.train import Epoch, move_to_device, predict, train
@@ -208,12 +210,16 @@ def _check_reachable(address: str | None) -> None:
 
 @contextmanager
 def _marker(root: Path) -> Generator[str]:
-    """Yield a folder that exists during the block, by which workers see whether they share the folder of a store.
+    """Yield a file that exists during the block, by which workers see whether they share the folder of a store.
 
-    It lies among the drafts, which are deleted after a day if their writer was killed.
+    It is a lock among the drafts, which is deleted with stale drafts if its process was killed.
     """
-    with tempfile.TemporaryDirectory(dir=root / "drafts", prefix="driver-", ignore_cleanup_errors=True) as folder:
-        yield folder
+    path = root / "drafts" / f"driver-{uuid4().hex[:12]}.lock"
+    try:
+        with try_lock(path):
+            yield str(path)
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _pickle_work(work: Work, run: Run, store: Store, marker: str) -> tuple[list[str], list[str], bytes, str]:
@@ -234,7 +240,7 @@ def _run_in_worker(sources: list[str], path: list[str], pickled: bytes, marker: 
     sys.path += [folder for folder in path if folder not in sys.path]
     registry.include(sources)
     work, run, store = pickle.loads(pickled)
-    if Path(marker).is_dir():
+    if Path(marker).is_file():
         yield from run_locally(work, [run], store)
         return
     with tempfile.TemporaryDirectory(prefix="calibrant-") as folder:

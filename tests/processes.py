@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import polars
+import pytest
 from stored_rows import study_rows
 
 from calibrant import registry
@@ -40,10 +41,13 @@ def finished_runs(folder: Path) -> dict[str, int]:
     return {path.parent.name: path.stat().st_mtime_ns for path in folder.glob("runs/*/run.json")}
 
 
-def wait(until: Callable[[], object], seconds: float = 280) -> None:
-    """Wait until a condition holds."""
+def wait(until: Callable[[], object], process: subprocess.Popen[str] | None = None, seconds: float = 280) -> None:
+    """Wait until a condition holds, or fail with the output of the process that should bring it about."""
     deadline = time.monotonic() + seconds
     while not until():
+        if process is not None and (process.poll() is not None or time.monotonic() > deadline):
+            process.kill()
+            pytest.fail(f"waited too long; exit status {process.returncode}:\n{process.communicate()[0]}")
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.005)
 

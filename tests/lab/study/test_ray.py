@@ -24,6 +24,7 @@ def cluster(halt):
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
         environment.setenv("HALTS", ENVIRONMENT["HALTS"])
+        environment.setenv("RAY_worker_niceness", "0")  # else workers starve for minutes beside other tests
         built = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
         try:
             built.add_node(**node)
@@ -40,14 +41,14 @@ def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster
 
     halt(0)
     driver = start(tiny, folder, *options)
-    wait(lambda: len(list(halted.iterdir())) == 2)
+    wait(lambda: len(list(halted.iterdir())) == 2, driver)
     worker = next(halted.iterdir())
     os.kill(int(worker.name), signal.SIGKILL)
     wait(lambda: int(worker.name) not in working(folder))
     worker.unlink()
-    wait(lambda: len(list(halted.iterdir())) == 2)  # another worker has replaced it
+    wait(lambda: len(list(halted.iterdir())) == 2, driver)  # another worker has replaced it
     halt(2)
-    wait(lambda: len(finished_runs(folder)) >= 2 and list(halted.iterdir()))
+    wait(lambda: len(finished_runs(folder)) >= 2 and list(halted.iterdir()), driver)
     driver.kill()
     driver.communicate()
     wait(lambda: not working(folder))  # its workers end with it
@@ -58,7 +59,7 @@ def test_killed_workers_nodes_and_drivers_change_nothing(tiny, tmp_path, cluster
 
     halt(len(stored))
     driver = start(tiny, folder, *options)
-    wait(lambda: len(list(halted.iterdir())) == 2)
+    wait(lambda: len(list(halted.iterdir())) == 2, driver)
     cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
     wait(lambda: len(working(folder)) == 1)  # the worker of a node ends with it
     halt(9)

@@ -582,12 +582,12 @@ def _transfer_evidence(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor, se
     distance = expected_logit - expected_logit.mean()
     if not 0 < num_right < len(y) or float(distance.abs().max()) < 1e-9:
         return Evidence(0.0, 1.0)  # equal labels or equal log-odds: there is no order to test
-    generator = torch.Generator().manual_seed(seed)
-    noise = torch.randn(len(mean), NUM_TRANSFER_DRAWS, generator=generator, dtype=torch.float64)
+    generator = np.random.default_rng(seed)
+    noise = torch.from_numpy(generator.standard_normal((len(mean), NUM_TRANSFER_DRAWS)))
     # L^-T noise has the covariance of the prior, for precision = L L^T
     coefficients = mean[:, None] + torch.linalg.solve_triangular(torch.linalg.cholesky(precision).T, noise, upper=True)
     logit = _shift_to_level((x @ coefficients).T, num_right)
-    drawn = (torch.rand(logit.shape, generator=generator, dtype=torch.float64) < logit.sigmoid()).double()
+    drawn = (torch.from_numpy(generator.random(logit.shape)) < logit.sigmoid()).double()
 
     def correlation(labels: Tensor) -> Tensor:
         """Return the correlation of labels (..., n) with the log-odds at the prior's mean, 0 if all are equal."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 
 from calibrant._core import registry
@@ -196,7 +197,7 @@ def _in_groups(p: Predictions, groups: int, seed: int) -> Jackknife:
     unit = torch.arange(len(p)) if clusters is None else clusters.unique(return_inverse=True)[1].cpu()
     size = int(unit.max()) + 1
     groups = min(groups, size, MAX_CLUSTER_SLOTS)  # sums of clusters are kept in so many sets at most
-    order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(size))
     return Jackknife(p, (torch.arange(size) % groups)[order][unit].to(p.labels.device), groups)
 
 

@@ -159,10 +159,10 @@ def cluster_noise_interval(sums: ClusterSums, deviations: Tensor, unanimous: Ten
         (excess.abs() <= SUM_ROUNDING * variance).all()
     ):  # no cluster has two examples in a bin
         return independent
-    generator = torch.Generator().manual_seed(0)
+    generator = np.random.default_rng(0)
 
     def normal(size: int) -> Tensor:
-        return torch.randn(NUM_NORMAL_DRAWS, size, generator=generator, dtype=torch.float64)
+        return torch.from_numpy(generator.standard_normal((NUM_NORMAL_DRAWS, size)))
 
     cluster_normals, normals = normal(len(noise)).to(noise.device), normal(len(deviations)).to(noise.device)
     # sqrt(chi-square / degrees): normal numbers divided by this have a t distribution
@@ -193,10 +193,10 @@ def _noise_residuals(sums: ClusterSums) -> Tensor:
     return sums.residual.where(is_alone, difference * scale)
 
 
-def draw_signs(num_draws: int, num_clusters: int, generator: torch.Generator, like: Tensor) -> Tensor:
+def draw_signs(num_draws: int, num_clusters: int, generator: np.random.Generator, like: Tensor) -> Tensor:
     """Draw signs, -1 or 1, (num_draws, num_clusters), with the type and device of the tensor `like`."""
-    signs = torch.randint(0, 2, (num_draws, num_clusters), generator=generator, device=generator.device)
-    return signs.to(like) * 2 - 1
+    signs = generator.integers(0, 2, (num_draws, num_clusters), dtype=np.int8)
+    return torch.from_numpy(signs).to(like) * 2 - 1
 
 
 def clustered_square(sums: ClusterSums, dispersion: float = 1.0) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], int]:

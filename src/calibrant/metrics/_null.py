@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,7 +41,7 @@ class NullResiduals:
             draws: Number of draws, d.
             seed: Seed of the draws.
         """
-        generator = torch.Generator().manual_seed(seed)  # on the CPU, so that every device has the same draws
+        generator = np.random.default_rng(seed)
         if (sums := by_score.clusters) is not None:
             sums = ClusterSums(sums.value.cpu(), sums.total_weight.cpu(), sums.residual.cpu())
             if len(sums.value) > MAX_CLUSTERED_BINS:
@@ -76,8 +77,10 @@ class NullResiduals:
         return (exceeded + 1) / (len(drawn) + 1)
 
 
-def draw_hits(weight: Tensor, value: Tensor, generator: torch.Generator) -> Tensor:
+def draw_hits(weight: Tensor, value: Tensor, generator: np.random.Generator) -> Tensor:
     """Draw the total weight of the events in groups of examples, with the shape of `weight` (... g).
+
+    The numbers are drawn on the CPU, so that every device has the same draws.
 
     Args:
         weight: Total weight of each group, (... g). It counts as ceil(weight) examples.
@@ -85,11 +88,15 @@ def draw_hits(weight: Tensor, value: Tensor, generator: torch.Generator) -> Tens
         generator: Random generator.
     """
     count = weight.ceil()
-    hits = torch.binomial(count, value.expand_as(count).contiguous(), generator=generator)
-    return hits * weight / count.clamp_min(1)  # back from ceil(weight) examples to the weight
+    counts, probability = count.cpu().numpy(), value.cpu().numpy()
+    if (counts <= 1).all():  # a single example per group: a tenth of the time of binomial numbers
+        hits = counts * (generator.random(counts.shape) < probability)
+    else:
+        hits = generator.binomial(counts.astype(np.int64), probability)
+    return torch.from_numpy(hits).to(weight) * weight / count.clamp_min(1)  # from ceil(weight) examples to the weight
 
 
-def draw_outcomes(by_score: GroupedScores, generator: torch.Generator) -> GroupedScores:
+def draw_outcomes(by_score: GroupedScores, generator: np.random.Generator) -> GroupedScores:
     """Draw the outcomes of a calibrated model: in a group of equal confidence c, events happen with probability c."""
     hits = draw_hits(by_score.total_weight, by_score.value, generator)
     if by_score.dispersion < 1:  # fractional outcomes vary less around their mean than events
@@ -115,7 +122,9 @@ def merge_scores(by_score: GroupedScores, max_groups: int) -> GroupedScores:
     return GroupedScores(value, weight, correct, by_score.clusters, by_score.fraction_variance, by_score.dispersion)
 
 
-def _draw_clustered_residuals(sums: ClusterSums, draws: int, generator: torch.Generator, dispersion: float) -> Tensor:
+def _draw_clustered_residuals(
+    sums: ClusterSums, draws: int, generator: np.random.Generator, dispersion: float
+) -> Tensor:
     """Draw residuals of a calibrated model with clusters, (d g) for d draws in g bins, scaled by their relative spread.
 
     In every draw, each cluster is unanimous with probability `ClusterModel.unanimous_share`: a single uniform number
@@ -132,8 +141,8 @@ def _draw_clustered_residuals(sums: ClusterSums, draws: int, generator: torch.Ge
     model = ClusterModel.from_sums(sums, dispersion)
     u = sums.residual.sum(1)  # (m)
     share = model.unanimous_share(u.square().sum(), u @ model.imbalance)
-    is_unanimous = torch.rand(draws, len(weight), generator=generator, dtype=torch.float64) < share
-    uniform = torch.rand(draws, len(weight), generator=generator, dtype=torch.float64)
+    is_unanimous = torch.from_numpy(generator.random((draws, len(weight)))) < share
+    uniform = torch.from_numpy(generator.random((draws, len(weight))))
     remaining_weight = (~is_unanimous).double() @ weight
     residuals = math.sqrt(dispersion) * (draw_hits(remaining_weight, value, generator) - remaining_weight * value)
     squares, products = (~is_unanimous).double() @ model.independent, residuals.new_zeros(draws)

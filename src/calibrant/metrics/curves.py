@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -124,13 +125,13 @@ def simultaneous_level(by_score: GroupedScores, level: float) -> float:
     the level $2 \Phi(z) - 1$ of a single interval of z standard errors. `NUM_WALKS` normal walks are drawn with a fixed
     seed. For examples in clusters, the signs of the clusters' deviations are drawn.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = np.random.default_rng(0)
     if by_score.clusters is None:
         covered_weight = by_score.total_weight.flip(0).cumsum(0).cpu()  # m after each group
         # groups at which the walk is read, denser at the start, where |W_m| / sqrt(m) changes fastest
         stops = torch.logspace(0, math.log2(len(covered_weight)), MAX_WALK_STOPS, base=2.0, dtype=torch.float64)
         covered_weight = covered_weight[(stops.round().long() - 1).clamp(0, len(covered_weight) - 1).unique()]
-        steps = torch.randn(NUM_WALKS, len(covered_weight), generator=generator, dtype=torch.float64)
+        steps = torch.from_numpy(generator.standard_normal((NUM_WALKS, len(covered_weight))))
         step_weight = covered_weight.diff(prepend=covered_weight.new_zeros(1))
         walks = (steps * step_weight.sqrt()).cumsum(1) / covered_weight.sqrt()
     else:
@@ -182,7 +183,7 @@ def corp_of(by_score: GroupedScores, level: float, draws: int, seed: int) -> Cur
     y = _corp.isotonic_fit(by_score)
     if draws == 0:
         return Curve(by_score.value, y, weight=weight)
-    generator = torch.Generator(device=by_score.value.device).manual_seed(seed)
+    generator = np.random.default_rng(seed)
     if by_score.clusters is None:
         fits = [_corp.isotonic_fit(draw_outcomes(by_score, generator)) for _ in range(draws)]
     else:
@@ -217,7 +218,7 @@ def simultaneous_band(fits: Tensor, level: float) -> tuple[Tensor, Tensor]:
 
 
 def _draw_cluster_curves(
-    by_score: GroupedScores, sums: ClusterSums, draws: int, generator: torch.Generator
+    by_score: GroupedScores, sums: ClusterSums, draws: int, generator: np.random.Generator
 ) -> Iterator[Tensor]:
     """Yield CORP curves of a calibrated model whose clusters vary as these do: their residuals get random signs.
 

@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -441,3 +445,33 @@ def test_classifiers_get_the_features_as_they_are():
     fitted = CalibratedClassifier(LogisticRegression(), "Temperature", cv=3).fit(frame[["a", "b"]], y)
     assert (fitted.n_features_in_, fitted.feature_names_in_.tolist()) == (2, ["a", "b"])
     assert not hasattr(fitted.fit(x, y), "feature_names_in_")
+
+
+DISPATCHED = """
+import numpy as np, sklearn, torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.frozen import FrozenEstimator
+from calibrant.integrations.sklearn import CalibratedClassifier, scorer
+
+rng = np.random.default_rng(0)
+x = rng.standard_normal((300, 3))
+y = (x[:, 0] + rng.standard_normal(300) > 0).astype(int)
+for frozen in (False, True):
+    values = []
+    for kind in (np.asarray, torch.from_numpy):
+        with sklearn.config_context(array_api_dispatch=True):
+            model = LinearDiscriminantAnalysis()
+            model = FrozenEstimator(model.fit(kind(x), kind(y))) if frozen else model
+            fitted = CalibratedClassifier(model, "Temperature").fit(kind(x), kind(y))
+            probs, labels = fitted.predict_proba(kind(x)), fitted.predict(kind(x))
+            assert type(probs) is type(labels) is type(kind(x))
+            values.append((float(fitted.score(kind(x), kind(y))), scorer("nll")(fitted, kind(x), kind(y)), *probs[0]))
+    assert np.allclose(*values, atol=1e-6), values
+"""
+
+
+@pytest.mark.slow
+def test_tensors_pass_through_by_the_array_api():
+    environment = os.environ | {"SCIPY_ARRAY_API": "1"}  # read when scipy is imported
+    finished = subprocess.run([sys.executable, "-c", DISPATCHED], env=environment, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr

@@ -597,3 +597,13 @@ def test_columns_of_labels_and_arrays_of_objects_are_read():
         p = Predictions(z.astype(object), labels, weights=[[1], [2], [3]])
         assert torch.equal(p.labels, expected.labels)
         assert torch.equal(p.weights, expected.weights)
+
+
+def test_a_notebook_cell_shows_the_first_rows():
+    p = Predictions([[0.0, 2.0]] * 7, [0, 1] * 3 + [0], groups=list("aabbccd"), class_names=["no <", "yes"])
+    cell = p._repr_html_()
+    assert "Predictions(n=7, k=2" in cell
+    assert cell.count("<td>yes</td><td>0.8808</td>") == 5
+    assert "<td>no &lt;</td>" in cell
+    assert "<th>group</th>" in cell
+    assert "and 2 more rows" in cell

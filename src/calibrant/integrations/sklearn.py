@@ -11,6 +11,10 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check_cv, cross_validate
 from sklearn.utils import get_tags, indexable
+from sklearn.utils._array_api import (
+    _max_precision_float_dtype,  # pyright: ignore[reportPrivateUsage]  as scikit-learn's own estimators
+    get_namespace_and_device,
+)
 from sklearn.utils.metadata_routing import (
     MetadataRequest,
     MetadataRouter,
@@ -32,6 +36,7 @@ from calibrant._core import registry
 from calibrant._core.numbers import format_percent
 from calibrant._core.types import InputError
 from calibrant.predictions import Predictions, column_names
+from calibrant.predictions.validation.arrays import to_tensor
 from calibrant.predictions.validation.names import factorize
 
 __all__ = ["CalibratedClassifier", "ReliabilityDisplay", "predictions", "scorer"]
@@ -49,7 +54,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     The logits are log `predict_proba`, or `decision_function` for a classifier without probabilities. Sample weights
     are passed to the classifier, and count in the calibrator, divided by their mean. With scikit-learn's metadata
     routing enabled, weights and other arguments of `fit` go to the classifier, or the step of a pipeline, that requests
-    them by `set_fit_request`; groups are requested.
+    them by `set_fit_request`; groups are requested. With its `array_api_dispatch`, the classifier receives arrays of
+    the features' kind and device, and predictions are such arrays.
 
     Args:
         estimator: The classifier; a logistic regression by default.
@@ -97,16 +103,16 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 "Expected one label per example, got several. Try MultiOutputClassifier(CalibratedClassifier(model)).",
                 code="several_outputs",
             )
-        y = column_or_1d(y, warn=True)
+        y = _to_numpy(column_or_1d(y, warn=True))
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, x)
         if weights is not None and (weights < 0).any():
             raise InputError("Expected sample_weight of at least 0, got negative weights.", code="weights")
         check_consistent_length(None if frozen else x, y, groups)  # ignores None
-        clusters = None if groups is None else factorize(np.asarray(groups), "groups")[0].numpy()
+        clusters = None if groups is None else factorize(_to_numpy(groups), "groups")[0].numpy()
         if frozen:  # a class may be missing among these examples
             check_is_fitted(self.estimator)
             self.estimator_, scores = self.estimator, _scores(self.estimator, x)
-            self.classes_ = np.asarray(self.estimator.classes_)
+            self.classes_ = _to_numpy(self.estimator.classes_)
             labels = _label_indices(y, self.classes_)
             rows = np.arange(len(labels))
         else:
@@ -115,8 +121,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 raise ValueError("Classifier can't train when only one class is present.")
             model: Any = clone(self._classifier())
             scores, rows, final_fit_params = self._out_of_fold(model, x, labels, weights, groups, clusters, fit_params)
-            self.estimator_ = model.fit(x, labels, **final_fit_params)
-        weights, clusters = _per_prediction(rows, weights, clusters)
+            self.estimator_ = model.fit(x, _to_kind_of(x, labels), **final_fit_params)
+        weights, clusters = _per_prediction(rows, None if weights is None else _to_numpy(weights), clusters)
         p = _to_predictions(scores, labels[rows], weights, clusters=clusters)
         self.calibrator_ = calibrators.fit(self.calibrator, p)
         for name in ("n_features_in_", "feature_names_in_"):  # not every classifier has them
@@ -174,12 +180,13 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             """Keep the scores of the test rows, as the scorer of a fold, whose own number is not used."""
             if len(getattr(fitted, "classes_", self.classes_)) < len(self.classes_):
                 raise self._missing_class_error(labels, splits[len(held_out)][0])
-            held_out.append(np.asarray(getattr(fitted, method)(x_test)))
+            held_out.append(_to_numpy(getattr(fitted, method)(x_test)))
             return 0.0
 
         raise_errors: Any = "raise"  # a text, which scikit-learn's annotations lack
         params = fold_params or None
-        cross_validate(model, x, labels, scoring=keep_scores, cv=splits, params=params, error_score=raise_errors)
+        y = _to_kind_of(x, labels)
+        cross_validate(model, x, y, scoring=keep_scores, cv=splits, params=params, error_score=raise_errors)
         rows = np.concatenate([test for _, test in splits])
         order = rows.argsort(kind="stable")  # the given order of the rows
         return (method, np.concatenate(held_out)[order]), rows[order], dict(final_fit_params)
@@ -222,18 +229,22 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 raise self._missing_class_error(labels, train)
         return splits
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Return calibrated probabilities."""
+    def predict_proba(self, X: Any) -> Any:
+        """Return calibrated probabilities, (n, k)."""
+        return _to_kind_of(X, self._probs(X))
+
+    def _probs(self, X: Any) -> np.ndarray:
+        """Return calibrated probabilities in numpy."""
         check_is_fitted(self)
         method, values = _scores(self.estimator_, X)
         unused_labels = np.zeros(len(values), dtype=np.int64)  # required, but without effect on the logits
         logits = _to_predictions((method, values), unused_labels).logits
         return self.calibrator_(logits).softmax(-1).numpy()
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class."""
-        best = self.predict_proba(X).argmax(1)  # raises unless fitted
-        return self.classes_[best]
+    def predict(self, X: Any) -> Any:
+        """Return the most probable classes, (n)."""
+        best = self._probs(X).argmax(1)  # raises unless fitted
+        return _to_kind_of(X, self.classes_[best])
 
 
 def predictions(estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, pos_label: Any = None) -> Predictions:
@@ -253,8 +264,8 @@ def predictions(estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, po
 
 def _named_predictions(estimator: Any, scores: Any, y: Any, sample_weight: Any, pos_label: Any) -> Predictions:
     """Return predictions with the names of the classifier's classes, and the event `pos_label` if it is given."""
-    classes = np.asarray(estimator.classes_)
-    labels = _label_indices(np.asarray(y), classes)
+    classes = _to_numpy(estimator.classes_)
+    labels = _label_indices(_to_numpy(y), classes)
     p = _to_predictions(scores, labels, sample_weight, [str(name) for name in classes])
     return p if pos_label is None else p.with_event(_positive_index(pos_label, classes))
 
@@ -388,6 +399,21 @@ class ReliabilityDisplay:
         return self
 
 
+def _to_numpy(values: Any) -> np.ndarray:
+    """Return the values as a numpy array, also those of a GPU."""
+    is_foreign = hasattr(values, "__dlpack__") and not isinstance(values, np.ndarray)
+    return to_tensor(values, "values").cpu().numpy() if is_foreign else np.asarray(values)
+
+
+def _to_kind_of(x: Any, values: np.ndarray) -> Any:
+    """Return numbers as an array of the kind and device of x, if scikit-learn's `array_api_dispatch` is on."""
+    if not get_config()["array_api_dispatch"] or values.dtype.kind not in "iufb":
+        return values
+    namespace, _, device = get_namespace_and_device(x)
+    dtype = _max_precision_float_dtype(namespace, device) if values.dtype.kind == "f" else None
+    return namespace.asarray(values, dtype=dtype, device=device)
+
+
 def _score_method(model: Any) -> str:
     """Return the method whose scores are calibrated: `predict_proba`, or else `decision_function`.
 
@@ -417,7 +443,7 @@ def _scores(model: Any, x: Any) -> tuple[str, np.ndarray]:
             f"Expected a classifier of one output, got {len(values)} outputs. Try one classifier per output.",
             code="several_outputs",
         )
-    return method, np.asarray(values)
+    return method, _to_numpy(values)
 
 
 def _refuse_pair_scores(model: Any, method: str, num_classes: int) -> None:

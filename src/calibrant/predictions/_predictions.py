@@ -20,6 +20,7 @@ from calibrant._core.lazy import LazyModule
 from calibrant._core.text import join_names, shorten_list
 from calibrant._core.types import Categories, ColumnMap, InputError, Map
 from calibrant.predictions._apply import calibrate_logits, check_is_calibrator
+from calibrant.predictions._cell import render_cell
 from calibrant.predictions._constructors import (
     fields_from_binary_logits,
     fields_from_confidence,
@@ -461,6 +462,9 @@ class Predictions(Fields):
             event_name = self.class_names[self.of] if isinstance(self.of, int) and self.class_names else self.of
             parts.append(f"of={event_name!r}")
         return f"Predictions({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        return render_cell(self)
 
     def __getitem__(self, rows: Any) -> "Predictions":
         """Return the rows of a slice, mask or indices, or a single row by its index. Cached statistics are kept.

@@ -168,3 +168,25 @@ def test_pickles_and_copies_of_predictions_are_equal(of):
         assert torch.equal(copied.groups, p.groups)
         assert tables.groups(copied.with_event("top")).names == ("x", "y")
         assert copied[:2].labels.tolist() == p[:2].labels.tolist()
+
+
+class Exchanged:
+    """An array that offers DLPack alone, as arrays of a GPU do."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __dlpack__(self, **options):
+        return self.values.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.values.__dlpack_device__()
+
+
+def test_arrays_are_exchanged_by_dlpack():
+    y = torch.arange(6) % 3
+    logits = Z.clone()
+    p = Predictions(Exchanged(logits), Exchanged(y))
+    logits.zero_()  # the values were copied
+    assert torch.equal(p.logits, Z)
+    assert torch.equal(p.labels, y)

@@ -14,6 +14,7 @@ from calibrant.predictions.validation.scores import RowScoreEvidence, num_nan_ro
 
 FLOAT_DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 UNSIGNED_DTYPES = {torch.uint16, torch.uint32, torch.uint64}  # which torch does not compare
+DLPACK_CPU = 1  # the type of a device in the DLPack standard
 MAX_TOTAL_WEIGHT = 2.0**53  # the largest count that float64 holds exactly
 MIN_TOTAL_WEIGHT = 1 + 1e-3  # of several rows; below it, weights were normalized to a sum of 1
 
@@ -29,8 +30,11 @@ def num_elements(array: Any) -> int:
 def to_tensor(value: Any, name: str) -> Tensor:
     """Convert an array-like to a detached tensor with at least one dimension. Errors call it `name`.
 
-    The result may share memory with a tensor. Other array-likes are copied.
+    The result may share memory with a tensor. Other array-likes are copied; those that numpy cannot read, such as
+    arrays of a GPU, are exchanged by DLPack and stay on their device.
     """
+    if not isinstance(value, Tensor) and _needs_dlpack(value):
+        value = torch.from_dlpack(value).clone()
     if isinstance(value, Tensor):
         is_dense = value.layout == torch.strided and not (value.is_nested or value.is_meta or value.is_quantized)
         is_unsupported = (value.is_floating_point() and value.dtype not in FLOAT_DTYPES) or value.is_complex()
@@ -54,6 +58,13 @@ def to_tensor(value: Any, name: str) -> Tensor:
         kind = "strings" if is_text(value) else f"{type(value).__name__} ({to_one_line(error)})"
         raise InputError(f"Expected {name} as an array of numbers, got {kind}.", code="not_numbers") from None
     return to_tensor(converted, name)
+
+
+def _needs_dlpack(value: Any) -> bool:
+    """Return whether an array lies on another device, or has no conversion to numpy."""
+    if not hasattr(value, "__dlpack__"):
+        return False
+    return not hasattr(value, "__array__") or value.__dlpack_device__()[0] != DLPACK_CPU
 
 
 def _convert_objects(array: np.ndarray, name: str) -> np.ndarray:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from datetime import datetime, timedelta
+from unittest.mock import Mock
 
 import numpy as np
 import polars
@@ -322,10 +323,21 @@ def test_invalid_input_exits_with_status_2(files, folds):
 
 def test_garbage_collection_resumes_after_imports():
     code = "import gc, sys; from calibrant.cli._common import import_prediction_modules; "
-    code += "import_prediction_modules(); n = gc.get_freeze_count(); import_prediction_modules(); "
-    code += "print(gc.isenabled(), n > 100_000, gc.get_freeze_count() <= n, 'calibrant.assessment' in sys.modules)"
+    code += "import_prediction_modules(with_kernels=False); n = gc.get_freeze_count(); import_prediction_modules(); "
+    code += "print(gc.isenabled(), n > 100_000, gc.get_freeze_count() <= n, 'calibrant.assessment' in sys.modules); "
+    code += "print([name for name in ('matplotlib', 'numba', 'pandas', 'sklearn') if name in sys.modules])"
     finished = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
-    assert finished.stdout == "True True True True\n", finished.stderr
+    assert finished.stdout == "True True True True\n[]\n", finished.stderr
+
+
+def test_commands_on_small_files_run_without_a_compiler(files, monkeypatch):
+    import_kernels = Mock(return_value=None)
+    monkeypatch.setattr("calibrant._core.kernels.dispatch.cpu_kernels", import_kernels)
+    run("measure", files[0])
+    assert not import_kernels.called
+    monkeypatch.setattr("calibrant.cli._common.SMALL_INPUT_BYTES", 10)
+    run("measure", files[0])
+    assert import_kernels.called
 
 
 def test_version_and_help():

@@ -5,7 +5,7 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from calibrant._core.errors import InputError
 from calibrant._core.grouping import group_pairs
 from calibrant._core.text import escape_invisible, escape_markup, parse_integer
 
+SMALL_INPUT_BYTES = 1_000_000  # of files for which the compiler takes longer than all work
 MAX_PIPED_COLUMNS = 10_000  # more than any sentence has, so that piped lines stay whole
 console = Console(highlight=False, width=None if sys.stdout.isatty() else MAX_PIPED_COLUMNS)
 BARE_TABLE_STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "dim"}
@@ -302,7 +303,10 @@ def prediction_command(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def run(**arguments: Any) -> None:  # called by typer with the values of all options
-        import_prediction_modules()
+        is_small = _are_small(arguments.values())
+        import_prediction_modules(with_kernels=not is_small)
+        from calibrant._core.kernels.dispatch import without_compiler
+
         if reads_tables:
             from calibrant._core import registry
 
@@ -315,7 +319,8 @@ def prediction_command(function: Callable[..., None]) -> Callable[..., None]:
             }
         console.quiet = str(arguments.get("json_")) == "-"
         try:
-            function(**arguments)
+            with without_compiler() if is_small else nullcontext():
+                function(**arguments)
         finally:
             console.quiet = False
 
@@ -330,8 +335,18 @@ def _split_names(role: str, value: Any) -> Any:
     return value.split(",") if role in ("probs", "logits") and "," in value else value
 
 
-def import_prediction_modules() -> None:
-    """Import the modules for predictions once, without garbage collection.
+def _are_small(values: Iterable[Any]) -> bool:
+    """Return whether the files among the values of a command's arguments have few bytes in all. A folder has many."""
+    paths = [path for value in values for path in (value if isinstance(value, list) else [value])]
+    try:
+        sizes = [path.stat().st_size for path in paths if isinstance(path, Path) and path.is_file()]
+        return sum(sizes) <= SMALL_INPUT_BYTES and not any(isinstance(path, Path) and path.is_dir() for path in paths)
+    except OSError:  # the command itself says what is wrong with a file
+        return True
+
+
+def import_prediction_modules(with_kernels: bool = True) -> None:
+    """Import the modules for predictions once, with the compiled kernels or without, and without garbage collection.
 
     No imported object is garbage, and the collector would take as long as measuring a small file.
     """
@@ -344,7 +359,8 @@ def import_prediction_modules() -> None:
         from calibrant import assessment  # noqa: F401  # pyright: ignore[reportUnusedImport]
         from calibrant._core.kernels.dispatch import kernels
 
-        kernels(torch.empty(0))  # imports the compiled kernels, which are otherwise imported on first use
+        if with_kernels:
+            kernels(torch.empty(0))  # imports the compiled kernels, which are otherwise imported on first use
     finally:
         gc.freeze()  # later collections skip the objects that exist now
         gc.enable()

@@ -4,23 +4,23 @@ import math
 import textwrap
 from dataclasses import dataclass
 from itertools import pairwise
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from calibrant._core.kernels.bins import Bins, GroupedScores
+from calibrant._core.lazy import LazyModule
 from calibrant._core.numbers import format_level, format_percent, format_percent_range
 from calibrant.metrics import Curve
 from calibrant.metrics.curves import corp_of, frequency_limits
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import TOP_CLASS, EventKind
 from calibrant.reports.document import HoverPoint, Picture
-from calibrant.reports.plots import (
-    confidence_histogram,
-    has_rare_scores,
-    rare_histogram,
-    reliability,
-    reliability_curve,
-)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from calibrant.reports import plots
+else:
+    plots = LazyModule("calibrant.reports.plots")  # imports matplotlib, which only figures need
 
 NUM_BAND_DRAWS = 300
 MAX_LABEL_CHARACTERS = 44  # per line of an axis label
@@ -60,16 +60,16 @@ def curve_diagram(
         event: The event, whose words label the axes.
     """
     curve = corp_of(by_score, level=0.90, draws=NUM_BAND_DRAWS, seed=0)
-    is_rare = has_rare_scores(curve)  # bins of equal width would hold all examples in the first one
+    is_rare = plots.has_rare_scores(curve)  # bins of equal width would hold all examples in the first one
 
-    def draw(drawing: Figure) -> None:
+    def draw(drawing: "Figure") -> None:
         """Draw the curve above the histogram, with one axis of probabilities."""
         upper, lower = drawing.subplots(2, 1, height_ratios=[5, 1], sharex=True)
-        reliability_curve(curve, ax=upper)
+        plots.reliability_curve(curve, ax=upper)
         if is_rare:
-            rare_histogram(curve, ax=lower)
+            plots.rare_histogram(curve, ax=lower)
         else:
-            confidence_histogram(bins, ax=lower)
+            plots.confidence_histogram(bins, ax=lower)
         upper.set(xlabel="", ylabel=_wrap_label(event.frequency))
         lower.set(xlabel=_wrap_label(event.probability), ylabel=event.units)
 
@@ -105,8 +105,8 @@ def bar_diagram(
         level: Simultaneous level of the intervals in the hover texts, which assume independent rows. None omits them.
     """
 
-    def draw(drawing: Figure) -> None:
-        ax = reliability(bins, ax=drawing.add_subplot())
+    def draw(drawing: "Figure") -> None:
+        ax = plots.reliability(bins, ax=drawing.add_subplot())
         ax.set(xlabel=_wrap_label(event.probability), ylabel=_wrap_label(event.frequency))
 
     return Picture(
@@ -121,7 +121,7 @@ def bar_diagram(
 
 def reliability_figure(p: Predictions, alt_text: str, caption: str) -> Picture:
     """Return a plain reliability diagram of the event of predictions."""
-    return Picture(lambda drawing: reliability(p, ax=drawing.subplots()), alt_text, caption)
+    return Picture(lambda drawing: plots.reliability(p, ax=drawing.subplots()), alt_text, caption)
 
 
 def _wrap_label(text: str) -> str:

@@ -1,7 +1,9 @@
 """Choose between compiled kernels and torch, and how many elements to process at a time."""
 
 import importlib
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -11,15 +13,31 @@ from torch import Tensor
 GPU_CHUNK_ELEMENTS = 1 << 24  # 128 MB in float64
 
 _IMPORT_LOCK = Lock()
+_settings = {"compile": True}
 
 
 def kernels(x: Tensor) -> Any:
     """Return the module `calibrant._core.kernels.compiled`, or None if torch does the work.
 
-    Torch does the work if x is on a GPU, if numba (`calibrant[fast]`) is not installed, and with NUMBA_DISABLE_JIT=1.
-    The size of x plays no part, so that batches of any size give the same sums to the last bit.
+    Torch does the work if x is on a GPU, if numba (`calibrant[fast]`) is not installed, with NUMBA_DISABLE_JIT=1, and
+    within `without_compiler`. The size of x plays no part, so that batches of any size give the same sums to the last
+    bit.
     """
-    return cpu_kernels() if x.device.type == "cpu" else None
+    return cpu_kernels() if _settings["compile"] and x.device.type == "cpu" else None
+
+
+@contextmanager
+def without_compiler() -> Generator[None]:
+    """Let torch do all work of this block, in all threads.
+
+    It is for commands on small files, which take less time than the compiler to start.
+    """
+    before = _settings["compile"]
+    _settings["compile"] = False
+    try:
+        yield
+    finally:
+        _settings["compile"] = before
 
 
 def chunk_elements(x: Tensor, cpu_elements: int) -> int:

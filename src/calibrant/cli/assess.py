@@ -20,6 +20,7 @@ from calibrant.cli._common import (
     check_output_paths,
     command_line,
     console,
+    load_aggregates,
     option_limits,
     output_result,
     parse_event,
@@ -189,8 +190,15 @@ def measure_command(
     with show_status() as progress:
         progress("measuring")
         load_options = {"ignore_index": ignore_index, **options}
-        loaded, is_streamed = _load(file, load_options, stream=stream, memory=memory, num_calibrators=1)
-        if is_streamed:
+        summary = load_aggregates(file, load_options)
+        loaded, is_streamed = None, True
+        if summary is None:
+            loaded, is_streamed = _load(file, load_options, stream=stream, memory=memory, num_calibrators=1)
+        elif calibrator is not None:
+            raise InputError(f"{file}: Expected rows to calibrate, got sums. Leave out --calibrator.", code="sums")
+        if summary is not None:
+            calibrated = summary
+        elif is_streamed:
             calibrated = assessment.summarize(loaded, calibrate, of=parse_event(of), bins=bins or 15)
         else:
             calibrated = calibrate(loaded)

@@ -32,7 +32,6 @@ LOG_HALF_EPSILON = -700  # logits so far below the highest have no probability: 
 INFINITE = 1e300  # stands for an infinite surprisal, which not every database has a literal for
 
 
-
 class Dialect(NamedTuple):
     """The few words that databases do not share."""
 

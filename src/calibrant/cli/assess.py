@@ -191,13 +191,14 @@ def measure_command(
         progress("measuring")
         load_options = {"ignore_index": ignore_index, **options}
         summary = load_aggregates(file, load_options)
-        loaded, is_streamed = None, True
+        if summary is not None and calibrator is not None:
+            raise InputError(f"{file}: Expected rows to calibrate, got sums. Leave out --calibrator.", code="sums")
+        loaded: Any = summary
+        is_streamed = summary is not None
         if summary is None:
             loaded, is_streamed = _load(file, load_options, stream=stream, memory=memory, num_calibrators=1)
-        elif calibrator is not None:
-            raise InputError(f"{file}: Expected rows to calibrate, got sums. Leave out --calibrator.", code="sums")
         if summary is not None:
-            calibrated = summary
+            calibrated: Any = summary
         elif is_streamed:
             calibrated = assessment.summarize(loaded, calibrate, of=parse_event(of), bins=bins or 15)
         else:

@@ -14,12 +14,12 @@ from calibrant._core.text import shorten_list, shorten_repr
 from calibrant._core.types import InputError
 from calibrant.metrics import _sums
 from calibrant.metrics._class_sums import ClassSums
-from calibrant.metrics._query import COLUMNS, EXTREMES, INCOMPLETE, INFINITE, KEYS, REFUSALS, SETTINGS
+from calibrant.metrics._query import AGGREGATE_COLUMNS, EXTREMES, INCOMPLETE, INFINITE, KEYS, REFUSALS, SETTINGS
 from calibrant.metrics._sums import FEATURES, NUM_GROUP_SLOT_FEATURES, NUM_SLOTS, GroupSums
 from calibrant.predictions.validation.weights import COUNTS
 
 MAX_INCOMPLETE_SHARE = 0.5  # of all rows
-SUM_TOLERANCE = 1e-9  # relative difference of two sums of the same rows
+MAX_WEIGHT_DIFFERENCE = 1e-9  # relative difference of two sums of the same rows
 MAX_BINS = 1 << 16
 SETTING_TYPES = {"version": int, "k": int, "bins": int, "class_names": [str], "by": bool, "weights_are": str}
 OTHER_ANSWER = "Try the answer of Summary.query as it is."
@@ -37,23 +37,23 @@ class Aggregates:
     def from_rows(cls, answers: Sequence[Any]) -> "Aggregates":
         """Read answers, each a cursor, a frame, an Arrow table, or a list, one below the other."""
         tables = [_to_columns(rows) for rows in answers]
-        if missing := [name for name in COLUMNS if not all(name in table for table in tables)]:
+        if missing := [name for name in AGGREGATE_COLUMNS if not all(name in table for table in tables)]:
             raise InputError(
                 f"Expected the columns of Summary.query, got a table without {shorten_list(missing)}. {OTHER_ANSWER}",
                 code="aggregate_columns",
             )
-        columns = {name: [cell for table in tables for cell in table[name]] for name in COLUMNS}
+        columns = {name: [cell for table in tables for cell in table[name]] for name in AGGREGATE_COLUMNS}
         texts = {text for text in columns[SETTINGS] if isinstance(text, str)}
         if len(texts) != 1:
-            got = f"those of {len(texts)}" if texts else "no row"
+            actual = f"those of {len(texts)}" if texts else "no row"
             raise InputError(
-                f"Expected answers of queries with the same scores, event and bins, got {got}. Try one "
+                f"Expected answers of queries with the same scores, event and bins, got {actual}. Try one "
                 "Summary.from_aggregates for each, and add the summaries.",
                 code="aggregate_settings",
             )
         settings = parse_json(texts.pop(), SETTING_TYPES)
         numbers: dict[str, np.ndarray] = {}
-        for name in COLUMNS[2:]:
+        for name in AGGREGATE_COLUMNS[2:]:
             try:
                 numbers[name] = np.array([np.nan if x is None else float(x) for x in columns[name]])
             except (TypeError, ValueError):
@@ -123,8 +123,8 @@ def summary_fields(rows: Sequence[Any], *, drop: bool = False) -> dict[str, Any]
         part.check(k)
     if not main["rows"].sum():
         raise InputError(
-            "Expected sums of at least one row, got none. Try another table, or also the answer of Summary.query without "
-            "clusters and by_class.",
+            "Expected sums of at least one row, got none. Try another table, or also the answer of Summary.query "
+            "without clusters and by_class.",
             code="no_rows",
         )
     _check_weights(main, sets)
@@ -167,14 +167,15 @@ def _to_columns(rows: Any) -> dict[str, list[Any]]:
     if records and hasattr(records[0], "asDict"):  # of Spark
         records = [record.asDict() for record in records]
     if not records or hasattr(records[0], "keys"):
-        return {name: [record[name] for record in records] for name in (records[0].keys() if records else COLUMNS)}
-    if not isinstance(records[0], Sequence) or any(len(record) != len(COLUMNS) for record in records):
+        names = records[0].keys() if records else AGGREGATE_COLUMNS
+        return {name: [record[name] for record in records] for name in names}
+    if not isinstance(records[0], Sequence) or any(len(record) != len(AGGREGATE_COLUMNS) for record in records):
         raise InputError(
-            f"Expected rows of {len(COLUMNS)} values as Summary.query returns them, got {shorten_repr(records[0])}. "
-            "Try a cursor or a data frame.",
+            f"Expected rows of {len(AGGREGATE_COLUMNS)} values as Summary.query returns them, got "
+            f"{shorten_repr(records[0])}. Try a cursor or a data frame.",
             code="aggregate_columns",
         )
-    return dict(zip(COLUMNS, map(list, zip(*records)), strict=True))
+    return dict(zip(AGGREGATE_COLUMNS, map(list, zip(*records)), strict=True))
 
 
 def _are_indices(column: np.ndarray, size: int) -> bool:
@@ -189,7 +190,8 @@ def _check_left_out(answer: Aggregates, is_main: np.ndarray, *, drop: bool) -> N
     for status, expected in REFUSALS.items():
         if count := rows[is_main & (answer["bin"] == status)].sum():
             raise InputError(
-                f"Expected {expected}, got {count:,.0f} of {total:,.0f} rows with others. Try a view of the other rows.",
+                f"Expected {expected}, got {count:,.0f} of {total:,.0f} rows with others. Try a view without "
+                "these rows.",
                 code="aggregate_rows",
             )
     count = rows[is_main & (answer["bin"] == INCOMPLETE)].sum()
@@ -224,10 +226,10 @@ def _check_same_rows(main: Aggregates, sets: Aggregates, classes: Aggregates, k:
     """Raise `InputError` unless all answers have the same total weight."""
     totals = [part["weight"].sum() for part in (main, sets) if len(part)]
     totals += list(classes.add_up(["weight"], (classes["class_index"], k))[0]) if len(classes) else []
-    if not np.allclose(totals, totals[0], rtol=SUM_TOLERANCE, atol=0):
+    if not np.allclose(totals, totals[0], rtol=MAX_WEIGHT_DIFFERENCE, atol=0):
         raise InputError(
-            f"Expected answers about the same rows, got total weights {min(totals):.10g} .. {max(totals):.10g}. Try all "
-            "queries again, on the same state of the table.",
+            f"Expected answers about the same rows, got total weights {min(totals):.10g} .. {max(totals):.10g}. Try "
+            "all queries again, on the same state of the table.",
             code="rows_differ",
         )
 

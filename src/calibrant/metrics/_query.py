@@ -21,7 +21,7 @@ WeightKind = Literal["counts", "importance"]
 SETTINGS = "calibrant_summary"  # column of the settings, a JSON text that is the same in every row
 KEYS = ("group_name", "cluster_set", "class_index", "bin", "cell")
 EXTREMES = ("error_surprisal", "label_surprisal")
-COLUMNS = (SETTINGS, *KEYS, *FEATURES, "fractional_weights", *EXTREMES)
+AGGREGATE_COLUMNS = (SETTINGS, *KEYS, *FEATURES, "fractional_weights", *EXTREMES)
 INCOMPLETE = -1  # "bin" of the rows with a NULL, which are only counted, as are those of `REFUSALS`
 REFUSALS = {
     -2: "labels among the classes of the query",
@@ -32,7 +32,7 @@ LOG_HALF_EPSILON = -700  # logits so far below the highest have no probability: 
 INFINITE = 1e300  # stands for an infinite surprisal, which not every database has a literal for
 
 
-class Dialect(NamedTuple):
+class DialectWords(NamedTuple):
     """The few words that databases do not share."""
 
     quote: str = '"'  # around identifiers
@@ -43,16 +43,16 @@ class Dialect(NamedTuple):
     cluster_set: str = "(DENSE_RANK() OVER (ORDER BY {})) % 64"  # an integer in 0 .. 63 for each cluster
 
 
-DIALECTS: dict[str, Dialect] = {
-    "duckdb": Dialect(number="DOUBLE", cluster_set="CAST(HASH({}) % 64 AS INTEGER)"),
-    "postgres": Dialect(cluster_set="HASHTEXT(CAST({} AS TEXT)) & 63"),
+DIALECTS: dict[str, DialectWords] = {
+    "duckdb": DialectWords(number="DOUBLE", cluster_set="CAST(HASH({}) % 64 AS INTEGER)"),
+    "postgres": DialectWords(cluster_set="HASHTEXT(CAST({} AS TEXT)) & 63"),
     # SQLite reads an unknown column in double quotes as a text
-    "sqlite": Dialect(quote="`", greatest="MAX"),
-    "spark": Dialect("`", "STRING", "DOUBLE", has_backslash=True, cluster_set="PMOD(HASH({}), 64)"),
-    "bigquery": Dialect(
+    "sqlite": DialectWords(quote="`", greatest="MAX"),
+    "spark": DialectWords("`", "STRING", "DOUBLE", has_backslash=True, cluster_set="PMOD(HASH({}), 64)"),
+    "bigquery": DialectWords(
         "`", "STRING", "FLOAT64", has_backslash=True, cluster_set="FARM_FINGERPRINT(CAST({} AS STRING)) & 63"
     ),
-    "snowflake": Dialect(number="DOUBLE", has_backslash=True, cluster_set="MOD(ABS(HASH({})), 64)"),
+    "snowflake": DialectWords(number="DOUBLE", has_backslash=True, cluster_set="MOD(ABS(HASH({})), 64)"),
 }
 
 
@@ -129,15 +129,15 @@ def build_query(
     return f"WITH {text}\nSELECT\n  {columns}\nFROM q{len(steps) - 1}\nGROUP BY {grouped}"
 
 
-def _read_scores(words: Dialect, probs: Any, logits: Any, confidence: str | None, classes: Any) -> Scores:
+def _read_scores(words: DialectWords, probs: Any, logits: Any, confidence: str | None, classes: Any) -> Scores:
     """Return the scores that the query names, or raise `InputError` unless it names exactly one kind of them."""
-    given = [columns for columns in (probs, logits, confidence) if columns is not None]
-    if len(given) != 1:
+    kinds = [columns for columns in (probs, logits, confidence) if columns is not None]
+    if len(kinds) != 1:
         raise InputError(
-            f"Expected one of probs, logits and confidence, got {len(given)}. Try probs=['p_0', 'p_1'].",
+            f"Expected one of probs, logits and confidence, got {len(kinds)}. Try probs=['p_0', 'p_1'].",
             code="num_scores",
         )
-    columns: Any = given[0]
+    columns: Any = kinds[0]
     if isinstance(columns, Mapping):
         if classes is not None:
             raise InputError("Expected classes once, got them twice. Leave out classes=.", code="classes_twice")
@@ -147,11 +147,11 @@ def _read_scores(words: Dialect, probs: Any, logits: Any, confidence: str | None
     if len(expressions) == 1:  # of class 1 of two
         expressions.insert(0, "0e0" if logits is not None else f"1e0 - {expressions[0]}")
     k = len(expressions)
-    values = tuple(range(k)) if classes is None else tuple(classes)
+    values: tuple[Any, ...] = tuple(range(k)) if classes is None else tuple(classes)
     if len(values) != k or len(set(values)) != k or k < 2 or not all(isinstance(x, str | int) for x in values):
         raise InputError(
-            f"Expected {max(k, 2)} different classes, texts or integers, got {shorten_list(values)}. Try classes= with "
-            "the values of the label in the order of the columns.",
+            f"Expected {max(k, 2)} different classes, texts or integers, got "
+            f"{shorten_list(list(map(str, values)))}. Try classes= with the values of the label in the order of the columns.",
             code="classes",
         )
     class_names: tuple[str, ...] | None = tuple(map(str, values))
@@ -163,7 +163,7 @@ def _read_scores(words: Dialect, probs: Any, logits: Any, confidence: str | None
 
 
 def _steps(
-    words: Dialect, scores: Scores, source: list[str], event: Any, bins: int, *, by_class: bool
+    words: DialectWords, scores: Scores, source: list[str], event: Any, bins: int, *, by_class: bool
 ) -> Iterable[dict[str, str]]:
     """Yield the columns that each step adds to those before, from the scores to the features of a row.
 
@@ -261,12 +261,12 @@ def _float(value: float) -> str:
     return repr(value) if "e" in repr(value) else f"{value!r}e0"
 
 
-def _number(words: Dialect, column: str) -> str:
+def _number(words: DialectWords, column: str) -> str:
     """Return a quoted column as float64."""
     return f"CAST({column} AS {words.number})"
 
 
-def _quoter(words: Dialect) -> Callable[[str], str]:
+def _quoter(words: DialectWords) -> Callable[[str], str]:
     """Return the function that quotes an identifier, so that any name is a name and nothing else."""
 
     def quote(name: str) -> str:
@@ -282,7 +282,7 @@ def _quoter(words: Dialect) -> Callable[[str], str]:
     return quote
 
 
-def _literal(words: Dialect, value: str | int) -> str:
+def _literal(words: DialectWords, value: str | int) -> str:
     """Return a value as a literal."""
     if not isinstance(value, str):
         return str(value).upper()  # TRUE and FALSE, or a number

@@ -54,8 +54,8 @@ def check_summary(summary: Summary, requirements: Sequence[Requirement], of: Any
         of_groups = metric.takes == "statistics" or (metric.sums or "?")[0] in FEATURES[:NUM_GROUP_SLOT_FEATURES]
         if by_group and not of_groups:
             raise InputError(
-                f"Expected requirements on accuracy, gap or ECE in the groups of a summary, got {requirement.text}. Try "
-                "a summary of each group.",
+                f"Expected requirements on accuracy, gap or ECE in the groups of a summary, got {requirement.text}. "
+                "Try a summary of each group.",
                 code="summary_only",
             )
 
@@ -88,8 +88,8 @@ def label_counts(summary: Summary) -> Predictions | None:
     k, of = summary.k, summary.of
     if k == 2 and isinstance(of, int):
         parts = summed_groups(summary) if summary.groups is not None else {"": summary}
-        happened = [(part.total("outcome"), part.total_weight) for part in parts.values()]
-        counts = torch.tensor([[n - a, a] if of == 1 else [a, n - a] for a, n in happened], dtype=torch.float64)
+        totals = [(part.total("outcome"), part.total_weight) for part in parts.values()]
+        counts = torch.tensor([[n - a, a] if of == 1 else [a, n - a] for a, n in totals], dtype=torch.float64)
     elif summary.classes is not None and summary.groups is None:
         parts, counts = {"": summary}, summary.classes.rows[:1]
     else:

@@ -3,7 +3,7 @@
 import json
 import math
 import sqlite3
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import duckdb
@@ -12,6 +12,7 @@ import polars
 import pytest
 import sqlglot
 import torch
+from commands import run
 from refusals import code_of, refused
 
 from calibrant import Predictions, metrics
@@ -35,8 +36,7 @@ class Drawn:
     options: dict[str, Any]
     predictions: Predictions
     has_ties: bool
-    num_incomplete: int = 0
-    extra: dict[str, Any] = field(default_factory=dict)
+    num_incomplete: int
 
 
 def draw(seed: int) -> Drawn:
@@ -143,23 +143,34 @@ def assert_same_state(summary: Summary, expected: Summary) -> None:
     torch.testing.assert_close(summary.classes.rows, expected.classes.rows, **close)
 
 
+def summarize(drawn: Drawn, engine: str) -> Summary:
+    """Return the summary of a table in a database, with its classes."""
+    answers = [ENGINES[engine](drawn.frame, **drawn.options, by_class=by_class) for by_class in (False, True)]
+    answers = [a.fetchall() if hasattr(a, "fetchall") else a for a in answers]
+    if drawn.num_incomplete:
+        assert code_of(Summary.from_aggregates, *answers) == "missing"
+    return Summary.from_aggregates(*answers, drop=True)
+
+
+@pytest.mark.parametrize("seed", range(NUM_TABLES))
+def test_every_sum_equals_that_of_a_summary_in_memory(seed):
+    drawn = draw(seed)
+    p = drawn.predictions
+    expected = Summary.from_predictions(p, by_class=True)
+    for engine in ENGINES:
+        summary = summarize(drawn, engine)
+        assert (summary.of, summary.class_names, len(summary)) == (p.of, p.class_names, len(p))
+        assert_same_state(summary, expected)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(NUM_TABLES))
 def test_every_number_equals_measure_in_memory(seed):
     drawn = draw(seed)
-    p, options = drawn.predictions, drawn.options
-    expected = Summary.from_predictions(p, by_class=True)
-    summaries = []
-    for engine in ENGINES.values():
-        answers = [engine(drawn.frame, **options, by_class=by_class) for by_class in (False, True)]
-        answers = [a.fetchall() if hasattr(a, "fetchall") else a for a in answers]
-        if drawn.num_incomplete:
-            assert code_of(Summary.from_aggregates, *answers) == "missing"
-        summaries.append(Summary.from_aggregates(*answers, drop=True))
-    for summary in summaries:
-        assert (summary.of, summary.class_names, len(summary)) == (p.of, p.class_names, len(p))
-        assert_same_state(summary, expected)
-    result, exact = measure(summaries[0]), measure(p)
-    in_cells = result if drawn.has_ties else measure(expected)
+    p = drawn.predictions
+    summary = summarize(drawn, "duckdb")
+    result, exact = measure(summary), measure(p)
+    in_cells = result if drawn.has_ties else measure(Summary.from_predictions(p, by_class=True))
     for row in result:
         reference = in_cells if row.name in OF_CELLS else exact
         assert numbers(row) == pytest.approx(numbers(reference[row.name]), rel=1e-9, abs=1e-12, nan_ok=True), row.name
@@ -167,7 +178,7 @@ def test_every_number_equals_measure_in_memory(seed):
             ours, theirs = row.value, exact[row.name].value
             assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-12, nan_ok=True), row.name
     assert result.verdict.status == exact.verdict.status or not drawn.has_ties
-    ours, table = metrics.tables.groups(summaries[0]), metrics.tables.groups(p)
+    ours, table = metrics.tables.groups(summary), metrics.tables.groups(p)
     assert (ours is None) == (table is None)
     if ours is not None and table is not None:
         a, b = ours.records(), table.records()
@@ -320,8 +331,9 @@ def test_second_query_sums_sets_of_whole_clusters(engine):
     per_set = summary._per_slot("rows").sum(1)
     assert bool((per_set % 5 == 0).all())  # whole clusters
     assert int((per_set > 0).sum()) > 50
+    expected = Summary.from_predictions(p)  # which joins the clusters into other sets
     for name in ("nll", "brier", "signed_gap"):
-        ours, exact = summary.interval(name), getattr(metrics, name).interval(p)
+        ours, exact = summary.interval(name), expected.interval(name)
         assert ours.value == pytest.approx(exact.value, rel=1e-9)
         assert ours.high - ours.low == pytest.approx(exact.high - exact.low, rel=0.4)
     for i in range(5):
@@ -346,8 +358,14 @@ def test_fractions_need_a_meaning():
 
 @pytest.mark.parametrize(
     ("column", "value", "code"),
-    [("p", 1.5, "aggregate_rows"), ("p", float("nan"), "aggregate_rows"), ("y", 2, "aggregate_rows")]
-    + [("y", None, "missing"), ("p", None, "missing"), ("g", None, "missing")],
+    [
+        ("p", 1.5, "aggregate_rows"),
+        ("p", float("nan"), "aggregate_rows"),
+        ("y", 2, "aggregate_rows"),
+        ("y", None, "missing"),
+        ("p", None, "missing"),
+        ("g", None, "missing"),
+    ],
 )
 def test_rows_that_predictions_refuse_are_refused(column, value, code):
     frame = FRAME.with_columns(polars.Series(column, [value, *FRAME[column].to_list()[1:]], strict=False))
@@ -443,8 +461,53 @@ def test_check_refuses_what_a_summary_cannot_know():
     with refused("summary_only", "nll"):
         check(summary, "nll < 1", by_group=True)
     with refused("summary_event"):
-        check(summary, "ece < 1", of=0)
+        check(summary, "ece < 0.5", of=0)
     with refused("no_rows"):
-        check(Summary.empty(k=2), "ece < 1")
+        check(Summary.empty(k=2), "ece < 0.5")
     with refused("no_groups"):
-        check(Summary.from_predictions(p), "ece < 1", by_group=True)
+        check(Summary.from_predictions(p), "ece < 0.5", by_group=True)
+
+
+# The commands
+
+
+def test_commands_read_a_file_of_aggregates(tmp_path):
+    frame = FRAME.with_columns(g=polars.Series(["007", "NA"] * 40), u=polars.Series(range(80)))
+    options: dict[str, Any] = {"probs": "p", "label": "y", "by": "g"}
+    answer = in_duckdb(frame, **options).to_arrow_table()
+    answer_with_names = polars.from_arrow(answer)
+    assert isinstance(answer_with_names, polars.DataFrame)
+    answer_with_names.write_csv(tmp_path / "a.csv")
+    answer_with_names.write_parquet(tmp_path / "a.parquet")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    answer_with_names.write_parquet(folder / "a.parquet")
+    sets = polars.from_arrow(in_duckdb(frame, **options, clusters="u").to_arrow_table())
+    assert isinstance(sets, polars.DataFrame)
+    sets.write_parquet(folder / "sets.parquet")
+    expected = Summary.from_aggregates(answer)
+    for source in ("a.csv", "a.parquet", "folder"):
+        finished = run("measure", tmp_path / source, "--json", tmp_path / "m.json")
+        assert finished.returncode == 0, finished.stderr
+        rows = json.loads((tmp_path / "m.json").read_text())["metrics"]
+        assert rows["nll"]["value"] == pytest.approx(expected["nll"], rel=1e-9)
+        finished = run("check", tmp_path / source, "--by", "g", "-r", "accuracy > 99%", "--json", tmp_path / "c.json")
+        assert finished.returncode == 3
+        conditions = json.loads((tmp_path / "c.json").read_text())["conditions"]
+        assert [condition["group"] for condition in conditions] == [None, "007", "NA"]
+
+
+def test_commands_refuse_what_sums_do_not_have(tmp_path):
+    answer_frame().write_csv(tmp_path / "a.csv")
+    assert run("measure", tmp_path / "a.csv", "--probs", "p").code == "aggregates_options"
+    Predictions.from_probs(FRAME["p"], FRAME["y"]).save(tmp_path / "old.csv")
+    check_old = run("check", tmp_path / "a.csv", "--against", tmp_path / "old.csv", "-r", "nll < old")
+    assert check_old.code == "old_and_summary"
+    answer_frame().drop("nll").write_csv(tmp_path / "b.csv")
+    assert run("measure", tmp_path / "b.csv").code == "aggregate_columns"
+    frame = FRAME.with_columns(y=polars.Series([None] + [1] * 79))
+    incomplete = polars.from_arrow(in_duckdb(frame, probs="p", label="y").to_arrow_table())
+    assert isinstance(incomplete, polars.DataFrame)
+    incomplete.write_csv(tmp_path / "n.csv")
+    assert run("measure", tmp_path / "n.csv").code == "missing"
+    assert run("measure", tmp_path / "n.csv", "--drop").returncode == 0

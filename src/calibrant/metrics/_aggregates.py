@@ -73,7 +73,7 @@ class Aggregates:
 
     def select(self, mask: np.ndarray) -> "Aggregates":
         """Return some rows, with 0 for every NULL."""
-        columns = {name: np.nan_to_num(column[mask]) for name, column in self.columns.items()}
+        columns = {name: np.nan_to_num(column[mask], posinf=np.inf, neginf=-np.inf) for name, column in self.columns.items()}
         return Aggregates(self.settings, self.groups[mask], columns)
 
     def add_up(self, names: Sequence[str], *indices: tuple[np.ndarray, int]) -> np.ndarray:

@@ -489,8 +489,10 @@ def test_commands_read_a_file_of_aggregates(tmp_path):
     for source in ("a.csv", "a.parquet", "folder"):
         finished = run("measure", tmp_path / source, "--json", tmp_path / "m.json")
         assert finished.returncode == 0, finished.stderr
-        rows = json.loads((tmp_path / "m.json").read_text())["metrics"]
-        assert rows["nll"]["value"] == pytest.approx(expected["nll"], rel=1e-9)
+        result = json.loads((tmp_path / "m.json").read_text())
+        values = {row["metric"]: row["value"] for row in result["results"]}
+        assert values["nll"] == pytest.approx(expected["nll"], rel=1e-9)
+        assert sorted(group["group"] for group in result["groups"]) == ["007", "NA"]
         finished = run("check", tmp_path / source, "--by", "g", "-r", "accuracy > 99%", "--json", tmp_path / "c.json")
         assert finished.returncode == 3
         conditions = json.loads((tmp_path / "c.json").read_text())["conditions"]

@@ -73,7 +73,9 @@ class Aggregates:
 
     def select(self, mask: np.ndarray) -> "Aggregates":
         """Return some rows, with 0 for every NULL."""
-        columns = {name: np.nan_to_num(column[mask], posinf=np.inf, neginf=-np.inf) for name, column in self.columns.items()}
+        columns = {
+            name: np.nan_to_num(column[mask], posinf=np.inf, neginf=-np.inf) for name, column in self.columns.items()
+        }
         return Aggregates(self.settings, self.groups[mask], columns)
 
     def add_up(self, names: Sequence[str], *indices: tuple[np.ndarray, int]) -> np.ndarray:
@@ -96,6 +98,8 @@ class Aggregates:
         signed = ("gap",)
         for name in (*FEATURES, *EXTREMES):
             wrong += [name] if np.isinf(self[name]).any() or (name not in signed and (self[name] < 0).any()) else []
+        limit = self["weight"] * (1 + MAX_WEIGHT_DIFFERENCE)
+        wrong += [name for name in ("correct", "outcome", "confident") if (self[name] > limit).any()]
         if wrong:
             raise InputError(
                 f"Expected sums of probabilities, got impossible numbers in {shorten_list(wrong)}. {OTHER_ANSWER}",

@@ -40,14 +40,15 @@ class DialectWords(NamedTuple):
     number: str = "DOUBLE PRECISION"
     greatest: str = "GREATEST"
     has_backslash: bool = False  # whether a backslash escapes the next character of a string
+    fence: str = ""  # keeps a step apart, where the database would repeat its expressions in the next ones
     cluster_set: str = "(DENSE_RANK() OVER (ORDER BY {})) % 64"  # an integer in 0 .. 63 for each cluster
 
 
 DIALECTS: dict[str, DialectWords] = {
     "duckdb": DialectWords(number="DOUBLE", cluster_set="CAST(HASH({}) % 64 AS INTEGER)"),
-    "postgres": DialectWords(cluster_set="HASHTEXT(CAST({} AS TEXT)) & 63"),
+    "postgres": DialectWords(fence=" OFFSET 0", cluster_set="HASHTEXT(CAST({} AS TEXT)) & 63"),
     # SQLite reads an unknown column in double quotes as a text
-    "sqlite": DialectWords(quote="`", greatest="MAX"),
+    "sqlite": DialectWords(quote="`", greatest="MAX", fence=" LIMIT -1"),
     "spark": DialectWords("`", "STRING", "DOUBLE", has_backslash=True, cluster_set="PMOD(HASH({}), 64)"),
     "bigquery": DialectWords(
         "`", "STRING", "FLOAT64", has_backslash=True, cluster_set="FARM_FINGERPRINT(CAST({} AS STRING)) & 63"
@@ -113,10 +114,10 @@ def build_query(
         member = words.cluster_set.format(name(clusters))
         source["m"] = f"CASE WHEN {name(clusters)} IS NULL THEN NULL ELSE {member} END"
     parts = [table] if isinstance(table, str) else table
-    steps = [f"q0 AS (SELECT {_select(source)} FROM {'.'.join(map(name, parts))})"]
+    steps = [f"q0 AS (SELECT {_select(source)} FROM {'.'.join(map(name, parts))}{words.fence})"]
     for step in _steps(words, scores, list(source), event, bins, by_class=by_class):
         joined = f"q{len(steps) - 1}{_class_table(k) if by_class and 'c' in step else ''}"
-        steps.append(f"q{len(steps)} AS (SELECT *, {_select(step)} FROM {joined})")
+        steps.append(f"q{len(steps)} AS (SELECT *, {_select(step)} FROM {joined}{words.fence})")
     # keys without a column are NULL
     keys = {"group_name": "g" if by is not None and not by_class else "", "cluster_set": "m" if clusters else ""}
     keys |= {"class_index": "j" if by_class else "", "bin": "bin", "cell": "cell" if clusters is None else ""}
@@ -151,7 +152,7 @@ def _read_scores(words: DialectWords, probs: Any, logits: Any, confidence: str |
     if len(values) != k or len(set(values)) != k or k < 2 or not all(isinstance(x, str | int) for x in values):
         raise InputError(
             f"Expected {max(k, 2)} different classes, texts or integers, got "
-            f"{shorten_list(list(map(str, values)))}. Try classes= with the values of the label in the order of the columns.",
+            f"{shorten_list(list(map(str, values)))}. Try classes= with the values of the label, in order.",
             code="classes",
         )
     class_names: tuple[str, ...] | None = tuple(map(str, values))

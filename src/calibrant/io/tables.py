@@ -66,8 +66,11 @@ class LoadedTable:
         return polars.concat([part.texts().select(names) for part in self.delimited])
 
 
-def read_table(path: str | Path, options: TableOptions | None = None) -> LoadedTable:
-    """Read a table: a file, or the files of a folder or of a pattern such as `part-*.parquet`, one below the other."""
+def read_table(path: str | Path, options: TableOptions | None = None, *, has_missing_words: bool = True) -> LoadedTable:
+    """Read a table: a file, or the files of a folder or of a pattern such as `part-*.parquet`, one below the other.
+
+    Words such as NA are missing values, unless `has_missing_words` is false.
+    """
     options = options or TableOptions()
     files = list_table_files(path)
     parts = [call_reader(file, partial(_read_file, file, options), path) for file in files]
@@ -76,7 +79,8 @@ def read_table(path: str | Path, options: TableOptions | None = None) -> LoadedT
     frame = polars.concat(align_columns(frames), how="vertical_relaxed") if len(frames) > 1 else frames[0]
     notes = dict.fromkeys(note for part in parts for note in part.notes)
     delimited = [text for part in parts for text in part.delimited]
-    return LoadedTable(replace_missing_words(frame, options.na), tuple(notes), delimited)
+    frame = replace_missing_words(frame, options.na) if has_missing_words else frame
+    return LoadedTable(frame, tuple(notes), delimited)
 
 
 def _read_file(path: Path, options: TableOptions) -> LoadedTable:
@@ -126,7 +130,7 @@ def read_aggregates(path: str | Path, column: str, names: Sequence[str] = ()) ->
         file.seek(max(0, first.stat().st_size - _SEARCHED_BYTES))
         if column.encode() not in head + file.read():
             return None
-    table = read_table(path)
+    table = read_table(path, has_missing_words=False)
     if column not in table.frame.columns:
         return None
     texts = table.texts(names)  # as they are spelled

@@ -15,7 +15,7 @@ from rich.console import Console
 from typer import Option
 
 from calibrant._core.arguments import limits
-from calibrant._core.errors import InputError
+from calibrant._core.errors import InputError, prefix_errors
 from calibrant._core.grouping import group_pairs
 from calibrant._core.text import escape_invisible, escape_markup, parse_integer
 
@@ -83,6 +83,27 @@ def parse_event(text: str | None, predictions: Any = None) -> Any:
     class_names = getattr(predictions, "class_names", None) or ()  # chunks of a file have no names
     index = None if text is None or text in class_names else parse_integer(text)  # a class may be named "1"
     return text if index is None else index
+
+
+def load_aggregates(path: Path, options: Mapping[str, Any]) -> Any:
+    """Return the summary of a file, folder or pattern of the answers of `Summary.query`, or None for other files."""
+    from calibrant.io.tables import read_aggregates
+
+    frame = read_aggregates(path, "calibrant_summary", ["group_name"])
+    if frame is None:
+        return None
+    from calibrant.metrics import Summary
+
+    if refused := [name for name, value in options.items() if value is not None and name != "drop"]:
+        raise InputError(
+            f"{path}: Expected no options of predictions for sums of a database, got {', '.join(refused)}. Try them as "
+            "options of Summary.query.",
+            code="aggregates_options",
+        )
+    with prefix_errors(f"{path}"):
+        summary = Summary.from_aggregates(frame, drop=bool(options.get("drop")))
+    print_line(f"{path}: Read the sums of {len(summary):,} rows.")
+    return summary
 
 
 def group_options(options: dict[str, Any], by: str | None) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from calibrant.cli._common import (
     check_output_paths,
     command_line,
     console,
+    load_aggregates,
     option_limits,
     output_result,
     parse_event,
@@ -189,8 +190,16 @@ def measure_command(
     with show_status() as progress:
         progress("measuring")
         load_options = {"ignore_index": ignore_index, **options}
-        loaded, is_streamed = _load(file, load_options, stream=stream, memory=memory, num_calibrators=1)
-        if is_streamed:
+        summary = load_aggregates(file, load_options)
+        if summary is not None and calibrator is not None:
+            raise InputError(f"{file}: Expected rows to calibrate, got sums. Leave out --calibrator.", code="sums")
+        loaded: Any = summary
+        is_streamed = summary is not None
+        if summary is None:
+            loaded, is_streamed = _load(file, load_options, stream=stream, memory=memory, num_calibrators=1)
+        if summary is not None:
+            calibrated: Any = summary
+        elif is_streamed:
             calibrated = assessment.summarize(loaded, calibrate, of=parse_event(of), bins=bins or 15)
         else:
             calibrated = calibrate(loaded)

@@ -15,6 +15,7 @@ from calibrant.cli._common import (
     check_output_paths,
     command_line,
     group_options,
+    load_aggregates,
     output_result,
     parse_event,
     print_input_notes,
@@ -89,11 +90,17 @@ def check_command(
     options = group_options(options, by)
     with show_status() as progress:
         progress(f"reading {file.name}")
-        new, _, ids = read_file(file, **options)
+        new, ids = load_aggregates(file, options | ({} if by is None else {"group": None})), None
+        is_summary = new is not None
+        if not is_summary:
+            new, _, ids = read_file(file, **options)
         old, _, old_ids = (None, None, None) if against is None else read_file(against, **options)
-        print_input_notes((path, p) for path, p in ((file, new), (against, old)) if path is not None)
+        inputs = [(file, None if is_summary else new), *([] if against is None else [(against, old)])]
+        print_input_notes(inputs)
         progress("checking")
         if contract is not None:
+            if is_summary:
+                raise InputError(f"{file}: Expected rows to calibrate, got sums. Try --require.", code="sums")
             result = contract.check(new, by_group=by is not None)
         else:
             all_requirements = [*file_settings.get("require", ()), *(require or ())]

@@ -42,6 +42,7 @@ TIME_FORMATS: dict[type, str] = {
 }
 TIME_OF_DAY = date(1899, 12, 31)  # the date of times without one
 MAX_EXACT_INTEGER = 2**53  # cells hold float64 numbers
+_SEARCHED_BYTES = 1 << 17  # of the header of a text, or the schema at the end of a Parquet file
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +66,11 @@ class LoadedTable:
         return polars.concat([part.texts().select(names) for part in self.delimited])
 
 
-def read_table(path: str | Path, options: TableOptions | None = None) -> LoadedTable:
-    """Read a table: a file, or the files of a folder or of a pattern such as `part-*.parquet`, one below the other."""
+def read_table(path: str | Path, options: TableOptions | None = None, *, has_missing_words: bool = True) -> LoadedTable:
+    """Read a table: a file, or the files of a folder or of a pattern such as `part-*.parquet`, one below the other.
+
+    Words such as NA are missing values, unless `has_missing_words` is false.
+    """
     options = options or TableOptions()
     files = list_table_files(path)
     parts = [call_reader(file, partial(_read_file, file, options), path) for file in files]
@@ -75,7 +79,8 @@ def read_table(path: str | Path, options: TableOptions | None = None) -> LoadedT
     frame = polars.concat(align_columns(frames), how="vertical_relaxed") if len(frames) > 1 else frames[0]
     notes = dict.fromkeys(note for part in parts for note in part.notes)
     delimited = [text for part in parts for text in part.delimited]
-    return LoadedTable(replace_missing_words(frame, options.na), tuple(notes), delimited)
+    frame = replace_missing_words(frame, options.na) if has_missing_words else frame
+    return LoadedTable(frame, tuple(notes), delimited)
 
 
 def _read_file(path: Path, options: TableOptions) -> LoadedTable:
@@ -104,6 +109,32 @@ def call_reader(path: Path, reader: Callable[[], Any], source: str | Path | None
             raise InputError(
                 f"Expected a readable {kind}, got an error ({describe_error(error)}).", code="unreadable"
             ) from None
+
+
+def read_aggregates(path: str | Path, column: str, names: Sequence[str] = ()) -> Any:
+    """Return the frame of a table with a certain column, such as aggregates of a database, or None for other files.
+
+    Only the first and the last part of the (first) file are searched for the name of the column before it is read.
+
+    Args:
+        path: File, folder or pattern.
+        column: Name of the column.
+        names: Columns of texts, such as 007.
+    """
+    try:
+        first = list_table_files(path)[0]
+    except InputError:  # reading it as predictions says what is wrong
+        return None
+    with first.open("rb") as file:
+        head = file.read(_SEARCHED_BYTES)
+        file.seek(max(0, first.stat().st_size - _SEARCHED_BYTES))
+        if column.encode() not in head + file.read():
+            return None
+    table = read_table(path, has_missing_words=False)
+    if column not in table.frame.columns:
+        return None
+    texts = table.texts(names)  # as they are spelled
+    return table.frame if texts is None else table.frame.with_columns(texts)
 
 
 def align_columns(frames: list[Any]) -> list[Any]:

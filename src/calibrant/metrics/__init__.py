@@ -48,6 +48,9 @@ from calibrant.metrics._ranking import *
 from calibrant.metrics._scores import *
 from calibrant.metrics._smooth import *
 from calibrant.metrics._summary import Summary
+from calibrant.metrics._sums import FEATURES as FEATURES
+from calibrant.metrics._sums import NUM_GROUP_SLOT_FEATURES as NUM_GROUP_SLOT_FEATURES
+from calibrant.metrics._sums import BinSums as BinSums
 
 __all__ = ["Comparison", "Curve", "Difference", "EventStatistics", "Events", "Evidence", "Interval", "Metric"]
 __all__ += ["ScoreDecomposition", "Summary"]

@@ -3,6 +3,7 @@
 import json
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,18 +29,28 @@ from calibrant._core.registry import METRICS
 from calibrant._core.tensors import read_tensors
 from calibrant._core.types import Count, InputError, OpenFraction, Range, check_arguments, prefix_errors
 from calibrant.metrics import _sums
+from calibrant.metrics._aggregates import summary_fields
 from calibrant.metrics._class_sums import ClassSums
 from calibrant.metrics._intervals import Interval
-from calibrant.metrics._sums import FEATURES, HIGH_CONFIDENCE, UNIT_BITS, WORD_BITS, BinSums, GroupSums, SumBuilder
+from calibrant.metrics._query import build_query
+from calibrant.metrics._sums import (
+    CELL_WORD_BITS,
+    FEATURES,
+    HIGH_CONFIDENCE,
+    MAX_WEIGHT,
+    UNIT_BITS,
+    WORD_BITS,
+    BinSums,
+    GroupSums,
+    SumBuilder,
+)
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.predictions.validation import resolve_event
 from calibrant.predictions.validation.states import build_state, refuse_malformed
 
 CHUNK_ROWS = 1 << 13  # rows whose features are in memory at a time
 COMPILED_CHUNK_ROWS = 1 << 18  # rows of a compiled pass
-CELL_WORD_BITS = 36  # bits of the lower of the two words of a cell
 CELL_ROUNDING = 1e-9  # relative, of the sums of a cell
-MAX_WEIGHT = 1 << 20  # largest weight of an example
 SUMMARY_FORMAT, SUMMARY_VERSION = "calibrant-summary", "2"
 ScoreCells = Annotated[Int64[Tensor, "2 3 cells"], Range(ge=0)]
 Surprisals = Annotated[Float64[Tensor, " 2"], Range(ge=0, le=math.inf)]
@@ -145,6 +156,64 @@ class Summary(BinSums):
             summary = summary or cls.empty(bins=bins, of=event, by_class=by_class)
             summary = summary.add(part)
         assert summary is not None  # a file without examples is refused
+        return summary
+
+    @staticmethod
+    def query(table: str | Sequence[str], **options: Any) -> str:
+        """Return the text of one SQL query (one GROUP BY), whose answer `from_aggregates` reads.
+
+        A database or a data lake then sums any number of rows, and nothing but a few thousand sums leaves it. A row
+        with a NULL in any of the columns is only counted. Of equal probabilities the first class is predicted. A
+        probability within a rounding error of the end of a bin may fall into the next one. A group without rows has
+        no sums.
+
+        Args:
+            table: Name of the table or view, or its parts: `("schema", "table")`. For DuckDB also a file or a pattern.
+            **options: One of `probs`, `logits` (a column for each class, a mapping from the label of each class to its
+                column, or the one column of class 1 of two) and `confidence` (stated, in [0, 1], with the right answers
+                in `label`). `label`: column of the labels, 0 .. k-1 unless `classes` lists their values. `by`: column
+                of groups. `weights`: column of weights; `weights_are`, "counts" or "importance", says what fractions
+                are. `dialect`: "duckdb" (default), "postgres", "sqlite", "spark", "bigquery" or "snowflake". `of` and
+                `bins`: as in `measure`. `clusters`: column of clusters, or of row ids for importance weights, for a
+                second query with the sums of 64 sets of whole clusters. `by_class=True`: a query with the sums of every
+                class.
+
+        Raises:
+            InputError: If an option is unknown or missing, or a name cannot be quoted.
+
+        >>> text = Summary.query("predictions", probs=["p_cat", "p_dog"], label="label")
+        >>> text.count("GROUP BY")
+        1
+        """
+        return build_query(table, **options)
+
+    @classmethod
+    def from_aggregates(cls, *rows: Any, drop: bool = False) -> "Summary":
+        """Read the answer of `query`: a cursor, a frame (Spark, pandas, polars), an Arrow table, or a list of rows.
+
+        Args:
+            *rows: The answer, and perhaps those of the same query with `clusters` and with `by_class`.
+            drop: Whether to leave out rows of the table with NULL, at most half of all, instead of refusing them.
+
+        Raises:
+            InputError: If columns are missing, numbers are impossible, or the table has rows that `Predictions` would
+                refuse too. Fractions as weights need `weights_are="counts"`, or a second query with clusters.
+
+        >>> import sqlite3
+        >>> database = sqlite3.connect(":memory:")
+        >>> _ = database.execute("CREATE TABLE t (p REAL, y INTEGER)")
+        >>> _ = database.executemany("INSERT INTO t VALUES (?, ?)", [(0.9, 1), (0.9, 0), (0.2, 0)])
+        >>> text = Summary.query("t", probs="p", label="y", dialect="sqlite")
+        >>> round(Summary.from_aggregates(database.execute(text))["ece"], 4)
+        0.3333
+        """
+        values = summary_fields(rows, drop=drop)
+        summary: Summary = build_state(cls, values)
+        if not summary.is_consistent:
+            raise InputError(
+                "Expected sums that fit together, got others. Try the answer of Summary.query as it is.",
+                code="aggregates",
+            )
         return summary
 
     def add(self, predictions: Any, labels: Any = None, weights: Any = None) -> "Summary":

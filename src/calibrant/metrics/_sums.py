@@ -21,6 +21,8 @@ UNIT_BITS = 52  # numbers are counted in units of 2^-52
 COARSE_UNIT_BITS = 40  # and squared log-likelihoods in units of 2^-40
 WORD_BITS = 26  # bits of each of the three words of a sum, the lowest word first
 MAX_NLL = 65536.0
+MAX_WEIGHT = 1 << 20  # largest weight of an example
+CELL_WORD_BITS = 36  # bits of the lower of the two words of a cell of a `Summary`
 HIGH_CONFIDENCE = allow_rounding(0.99)
 NUM_SLOTS = 64  # sets into which clusters are joined
 

@@ -7,6 +7,7 @@ import torch
 from calibrant._core.registry import Method
 from calibrant.metrics import (
     AnyDifference,
+    BinSums,
     Interval,
     Metric,
     ModelDifferences,
@@ -18,6 +19,7 @@ from calibrant.metrics import (
 from calibrant.monitoring._features import states_confidence
 from calibrant.monitoring._pairing import ModelPair
 from calibrant.monitoring._requirement import ABSOLUTE_GAP, BOUNDED_BY_L2, Requirement
+from calibrant.monitoring._summed import Source
 from calibrant.predictions import Predictions
 
 L2_BINS = 15  # of `debiased_l2`
@@ -41,7 +43,7 @@ class MetricBounds:
         return cls(interval.low, interval.high, interval.value, interval.value, metric, metric)
 
 
-def metric_bounds(requirement: Requirement, p: Predictions, error_rate: float) -> MetricBounds:
+def metric_bounds(requirement: Requirement, p: Source, error_rate: float) -> MetricBounds:
     """Return a lower and an upper bound of a metric, each of which errs with probability `error_rate`.
 
     ECE is biased upward and has no interval of its own. Its upper bound is the upper bound of the debiased L2 error,
@@ -52,8 +54,9 @@ def metric_bounds(requirement: Requirement, p: Predictions, error_rate: float) -
     method = requirement.method
     metric: Metric[...] = method.target  # pyright: ignore[reportAssignmentType]
     level = 1 - 2 * error_rate
-    l2_level = level if p.clusters is None else 1 - error_rate
-    p = stated_answers(method, p)
+    clusters = p.slots if isinstance(p, BinSums) else p.clusters
+    l2_level = level if clusters is None else 1 - error_rate
+    p = p if isinstance(p, BinSums) else stated_answers(method, p)
     with strict_limits():  # so that each limit errs with at most its probability
         if method.name not in BOUNDED_BY_L2 and not requirement.is_absolute:
             used_level = l2_level if method.name == debiased_l2.__name__ else level
@@ -69,10 +72,11 @@ def metric_bounds(requirement: Requirement, p: Predictions, error_rate: float) -
     return MetricBounds(low, high.high, abs(gap.value), high.value, ABSOLUTE_GAP, high_metric)
 
 
-def calibrated_size_ratio(requirement: Requirement, p: Predictions, error_rate: float) -> float:
+def calibrated_size_ratio(requirement: Requirement, p: Source, error_rate: float) -> float:
     """Return by how much the data must grow to bound the ECE of a calibrated model by the limit, with power `POWER`."""
     level = 1 - 2 * error_rate
-    moments = p.events.moments(requirement.method.settings.get("bins", L2_BINS))
+    statistics = p if isinstance(p, BinSums) else p.events
+    moments = statistics.moments(requirement.method.settings.get("bins", L2_BINS))
     with strict_limits():
         gap = signed_gap.interval(p, level=level)
     return ratio_for_bound(moments, (gap.high - gap.low) / 2, requirement.limit, level, POWER)

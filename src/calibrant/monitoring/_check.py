@@ -15,11 +15,21 @@ from calibrant._core.foreign import read_toml
 from calibrant._core.numbers import format_level, format_number, format_percent
 from calibrant._core.text import display_name, escape_invisible, join_names, shorten_repr
 from calibrant._core.types import HighLevel, InputError, check_arguments
+from calibrant.metrics import BinSums, Summary
 from calibrant.monitoring._bounds import MetricBounds, calibrated_size_ratio, estimate_difference, metric_bounds
 from calibrant.monitoring._constants import passing_constants
 from calibrant.monitoring._features import used_groups
 from calibrant.monitoring._pairing import ModelPair, pair_models
 from calibrant.monitoring._requirement import ABSOLUTE_GAP, BOUNDED_BY_L2, Requirement, parse_requirement
+from calibrant.monitoring._summed import (
+    Source,
+    check_summary,
+    has_clusters,
+    label_counts,
+    num_examples,
+    summed_groups,
+    with_stated_answers,
+)
 from calibrant.planning import round_up
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import evaluated_event
@@ -187,7 +197,7 @@ class CheckResult(Reportable):
 
 @check_arguments
 def check(
-    predictions: Predictions,
+    predictions: Predictions | Summary,
     require: str | Sequence[str],
     *,
     old: Predictions | None = None,
@@ -210,7 +220,8 @@ def check(
     "holds" needs no correction.
 
     Args:
-        predictions: Predictions to check.
+        predictions: Predictions to check, or a `Summary`, which has its own event, no `old`, and in groups no NLL or
+            Brier score.
         require: One or more requirements: a metric, a comparison (<, <=, >, >=) and a number, a percentage or "old",
             "old + NUMBER" or "old - NUMBER".
         old: Predictions of the model that "old" stands for. They are paired by ids if there are any, else by order if
@@ -245,19 +256,38 @@ def check(
         raise InputError('Expected at least one requirement, got none. Try "ece < 0.02".', code="no_requirement")
     if old is None and any(requirement.is_relative for requirement in requirements):
         raise InputError("Expected predictions of an old model for 'old', got none. Try --against.", code="no_old")
+    if isinstance(predictions, Summary):
+        if old is not None:
+            raise InputError("Expected no old model beside a summary, got one. Leave it out.", code="old_and_summary")
+        check_summary(predictions, requirements, of, by_group=by_group)
+        counts = label_counts(predictions)
+        constants = () if counts is None else passing_constants(requirements, counts, by_group=by_group)
+        return _conclude(requirements, with_stated_answers(predictions), None, constants, level, by_group=by_group)
     with as_predictions(predictions) as p:
         p = p.with_default_event(of)
         pair = None if old is None else pair_models(old.with_default_event(of), p, old_ids, ids)
         constants = passing_constants(requirements, p, by_group=by_group)
-        notes = () if pair is None else (pair.note,)
-        conditions = [
-            condition
-            for requirement in requirements
-            for condition in _check_requirement(requirement, p, pair, 1 - level, by_group=by_group)
-        ]
-        event = evaluated_event(p).title
-    notes = (*notes, *_gate_notes(requirements, constants))
-    return CheckResult(tuple(conditions), level, p.num_examples, event, constants, notes)
+        return _conclude(requirements, p, pair, constants, level, by_group=by_group)
+
+
+def _conclude(
+    requirements: Sequence[Requirement],
+    p: Predictions | Summary,
+    pair: ModelPair | None,
+    constants: tuple[str, ...],
+    level: float,
+    *,
+    by_group: bool,
+) -> CheckResult:
+    """Return the conditions of all requirements. `constants` are the constant models that meet them."""
+    conditions = [
+        condition
+        for requirement in requirements
+        for condition in _check_requirement(requirement, p, pair, 1 - level, by_group=by_group)
+    ]
+    notes = (*(() if pair is None else (pair.note,)), *_gate_notes(requirements, constants))
+    event = evaluated_event(p).title
+    return CheckResult(tuple(conditions), level, num_examples(p), event, constants, notes)
 
 
 def _gate_notes(requirements: Sequence[Requirement], constants: tuple[str, ...]) -> Iterator[str]:
@@ -275,7 +305,7 @@ def _gate_notes(requirements: Sequence[Requirement], constants: tuple[str, ...])
 
 
 def _check_requirement(
-    requirement: Requirement, p: Predictions, pair: ModelPair | None, error_rate: float, *, by_group: bool
+    requirement: Requirement, p: Predictions | Summary, pair: ModelPair | None, error_rate: float, *, by_group: bool
 ) -> Iterator[Condition]:
     """Yield the condition of all examples and, `by_group`, of every group.
 
@@ -284,11 +314,15 @@ def _check_requirement(
     """
     evaluated: Any = pair if requirement.is_relative else p
     new = evaluated.new if requirement.is_relative else p  # a pair by id leaves out examples without a partner
-    groups = [None, *used_groups(new)] if by_group else [None]
-    parts = [evaluated if group is None else evaluated.select_group(group) for group in groups]
+    if isinstance(new, Summary):
+        parts_by_group: dict[str | None, Any] = {None: new} | (summed_groups(new) if by_group else {})
+    else:
+        groups = [None, *used_groups(new)] if by_group else [None]
+        parts_by_group = {group: evaluated if group is None else evaluated.select_group(group) for group in groups}
+    parts = list(parts_by_group.values())
     bounds = [_bound(requirement, part) for part in parts]
     broken = _broken_parts(requirement, bounds, error_rate)
-    for i, (group, part) in enumerate(zip(groups, parts, strict=True)):
+    for i, (group, part) in enumerate(parts_by_group.items()):
         examples = part.new if requirement.is_relative else part
         yield _build_condition(requirement, examples, bounds[i], group, error_rate, is_broken=i in broken)
 
@@ -328,7 +362,7 @@ def _is_broken(requirement: Requirement, bounds: MetricBounds) -> bool:
 
 
 def _build_condition(
-    requirement: Requirement, p: Predictions, bound: Bound, group: str | None, error_rate: float, *, is_broken: bool
+    requirement: Requirement, p: Source, bound: Bound, group: str | None, error_rate: float, *, is_broken: bool
 ) -> Condition:
     """Return the condition of a requirement, which holds if even the less favorable bound meets the limit.
 
@@ -355,9 +389,9 @@ def _build_condition(
         value=value,
         low=bounds.low,
         high=bounds.high,
-        n=p.num_examples,
+        n=num_examples(p),
         needed=_required_size(requirement, p, bounds, error_rate) if status == "too_little_data" else None,
-        unit="example" if p.shared_clusters is None else "cluster",
+        unit="cluster" if has_clusters(p) else "example",
         is_percent=requirement.metric.about.percent,
         is_upper=requirement.is_upper,
         metric=metric,
@@ -365,16 +399,19 @@ def _build_condition(
     )
 
 
-def _required_size(requirement: Requirement, p: Predictions, bounds: MetricBounds, error_rate: float) -> int | None:
+def _required_size(requirement: Requirement, p: Source, bounds: MetricBounds, error_rate: float) -> int | None:
     r"""Return about how many examples, or clusters, decide a requirement with a power of 80 %.
 
     The metric is assumed to keep its value, and the width of its interval to shrink as $1 / \sqrt n$. An ECE is biased;
     for it, the result is the size with which a calibrated model meets the requirement.
 
     Returns:
-        The size, or None if no size decides, or an ECE has enough examples for a calibrated model already.
+        The size, or None if no size decides, an ECE has enough examples for a calibrated model already, or a summary
+        does not know the number of clusters.
     """
-    units = num_units(p)
+    if isinstance(p, BinSums) and p.slots is not None:  # the number of clusters is unknown
+        return None
+    units = num_examples(p) if isinstance(p, BinSums) else num_units(p)
     if requirement.method.name in BOUNDED_BY_L2 and not requirement.is_relative:
         ratio = calibrated_size_ratio(requirement, p, error_rate)
         return round_up(units * ratio) if 1 < ratio < math.inf else None

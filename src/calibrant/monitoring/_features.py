@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from calibrant.predictions import Predictions
-from calibrant.predictions.events import evaluated_event
+from calibrant.predictions.events import Evaluated, evaluated_event
 
 NUM_CONFIDENCE_CUTS = 30
 MAX_COMPARED_CLASSES = 50  # the most frequent ones
@@ -196,7 +196,7 @@ def score_title(name: str, *, is_confidence: bool) -> str:
     return (TITLES if is_confidence else CLASS_TITLES)[name]
 
 
-def states_confidence(p: Predictions) -> bool:
+def states_confidence(p: Evaluated) -> bool:
     """Return whether rows are answers with stated confidences, whose accuracy is the share of right answers.
 
     As predictions of two classes, an answer with a confidence of 0.2 that is wrong would be a right prediction.

@@ -192,6 +192,7 @@ HEADINGS = {  # headings of the names that a file defines, in reading order
     "decisions._cross_sets": "Cross-conformal sets",
     "decisions._certified_thresholds": "Certified thresholds",
     "decisions._costs": "Costs",
+    "decisions._net_benefit": "Net benefit",
     "decisions._decision_loss": "Decision loss",
     "deployment._export": "Export",
     "deployment._contract": "Contracts",

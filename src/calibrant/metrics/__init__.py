@@ -34,6 +34,7 @@ from calibrant.metrics._intervals import Curve, Evidence, Interval, share_interv
 from calibrant.metrics._intervals import Extremes as Extremes
 from calibrant.metrics._intervals import Sample as Sample
 from calibrant.metrics._intervals import ScoreRange as ScoreRange
+from calibrant.metrics._intervals import mean_limits as mean_limits
 from calibrant.metrics._intervals import student_quantile as student_quantile
 from calibrant.metrics._metric import Metric, metric
 from calibrant.metrics._metric import MetricInfo as MetricInfo

@@ -59,7 +59,7 @@ def risk_score() -> Problem:
 
     def ask() -> SampleSize:
         c = score(1000, np.random.default_rng(1))
-        return sample_size(Predictions.from_probs(c, np.zeros(1000, dtype=int)), detect=0.05)
+        return sample_size(Predictions.from_probs(c, np.zeros(1000, dtype=int)), detect=0.05, exact=True)
 
     return Problem("two classes: 1,000 scores without labels", "detect 0.05", ask, succeeds)
 
@@ -86,7 +86,7 @@ def ten_classes() -> Problem:
     def ask() -> SampleSize:
         rng = np.random.default_rng(1)
         z = draw_logits(1000, 10, rng)
-        return sample_size(Predictions(z, draw_labels(z, rng)), detect=0.06, pattern="scale")
+        return sample_size(Predictions(z, draw_labels(z, rng)), detect=0.06, pattern="scale", exact=True)
 
     return Problem("ten classes: 1,000 predictions", "detect 0.06 (scale)", ask, succeeds)
 
@@ -101,7 +101,7 @@ def assumed_confidences() -> Problem:
     return Problem(
         "confidences: assumed beta(18, 2)",
         "detect 0.04",
-        lambda: sample_size(confidence="beta(18, 2)", detect=0.04),
+        lambda: sample_size(confidence="beta(18, 2)", detect=0.04, exact=True),
         succeeds,
     )
 
@@ -116,7 +116,7 @@ def stated_confidences() -> Problem:
 
     def ask() -> SampleSize:
         c = np.random.default_rng(1).choice(values, 400, p=share)
-        return sample_size(confidence=c, detect=0.1)
+        return sample_size(confidence=c, detect=0.1, exact=True)
 
     return Problem("confidences: 400 of five values", "detect 0.1", ask, succeeds)
 
@@ -134,7 +134,7 @@ def clustered() -> Problem:
 
     def ask() -> SampleSize:
         c, a, cluster = answers(300, 0.0, np.random.default_rng(1))
-        return sample_size(Predictions.from_confidence(c, a, clusters=cluster), detect=0.08)
+        return sample_size(Predictions.from_confidence(c, a, clusters=cluster), detect=0.08, exact=True)
 
     return Problem(
         "clusters: 300 of 2 to 12 answers", "detect 0.08", ask, lambda n, rng: rejects(*answers(n, 0.08, rng))
@@ -151,7 +151,7 @@ def bounded() -> Problem:
     return Problem(
         "four classes: 500 predictions",
         "bound 0.08",
-        lambda: sample_size(predictions(500, np.random.default_rng(1)), bound=0.08),
+        lambda: sample_size(predictions(500, np.random.default_rng(1)), bound=0.08, exact=True),
         lambda n, rng: metrics.debiased_l2.interval(predictions(n, rng)).high < 0.08,
     )
 
@@ -178,7 +178,7 @@ def two_models() -> Problem:
     return Problem(
         "two models of ten classes: 2,000 predictions",
         f"difference {truth:.3f} in NLL",
-        lambda: sample_size(*models(2000, np.random.default_rng(1)), difference=truth),
+        lambda: sample_size(*models(2000, np.random.default_rng(1)), difference=truth, exact=True),
         succeeds,
     )
 
@@ -197,7 +197,7 @@ def accuracies() -> Problem:
     return Problem(
         "two models: assumed accuracy 0.8, correlation 0.5",
         "difference 0.03 in accuracy",
-        lambda: sample_size(accuracy=0.8, correlation=0.5, difference=0.03, metric="accuracy"),
+        lambda: sample_size(accuracy=0.8, correlation=0.5, difference=0.03, metric="accuracy", exact=True),
         succeeds,
     )
 

@@ -21,7 +21,7 @@ PAGES = {
     "assessment": Page(
         "Measure and assess",
         ("assessment",),
-        "`calibrant.measure` and `calibrant.assess`, and their results.",
+        "`calibrant.measure`, `calibrant.assess` and `calibrant.validate`, and their results.",
     ),
     "metrics": Page(
         "Metrics",
@@ -163,6 +163,8 @@ HEADINGS = {  # headings of the names that a file defines, in reading order
     "assessment._measure": "Measuring",
     "assessment._assess": "Assessing",
     "assessment._results": "Rows",
+    "assessment._validate": "Validating an estimator",
+    "assessment._validation": "Results of a validation",
     "assessment._mistakes": "Mistakes",
     "assessment._candidates": "Candidates",
     "assessment._apply_to_file": "Files",
@@ -192,6 +194,7 @@ HEADINGS = {  # headings of the names that a file defines, in reading order
     "decisions._cross_sets": "Cross-conformal sets",
     "decisions._certified_thresholds": "Certified thresholds",
     "decisions._costs": "Costs",
+    "decisions._net_benefit": "Net benefit",
     "decisions._decision_loss": "Decision loss",
     "deployment._export": "Export",
     "deployment._contract": "Contracts",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from calibrant._core import registry, types
     from calibrant._core.types import InputError
-    from calibrant.assessment import assess, measure
+    from calibrant.assessment import assess, measure, validate
     from calibrant.language_models import EvaluationLog
     from calibrant.monitoring import Watch, check, compare, drift
     from calibrant.nn.collecting import collect
@@ -66,6 +66,7 @@ __all__ = [
     "sample_size",
     "theory",
     "types",
+    "validate",
 ]
 
 _LAZY_MODULES = {  # module of each name that is imported at its first use; all other names are modules themselves
@@ -75,6 +76,7 @@ _LAZY_MODULES = {  # module of each name that is imported at its first use; all 
     "collect": "calibrant.nn.collecting",
     "assess": "calibrant.assessment",
     "measure": "calibrant.assessment",
+    "validate": "calibrant.assessment",
     "sample_size": "calibrant.planning",
     "Watch": "calibrant.monitoring",
     "check": "calibrant.monitoring",

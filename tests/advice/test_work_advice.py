@@ -37,7 +37,7 @@ X, CLASSES = make_classification(60, n_informative=4, random_state=0)
 def is_planned(*predictions, **options):
     """Check that the arguments of a plan are accepted: that the search for n, which takes seconds, begins."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("calibrant.planning._sample_size.find_size", Mock(side_effect=StopIteration))
+        patch.setattr("calibrant.planning._search.PowerCurve.simulate", Mock(side_effect=StopIteration))
         with pytest.raises(StopIteration):
             sample_size(*predictions, **options)
 

@@ -130,6 +130,31 @@ def test_measure_prints_and_writes_the_results_of_the_function(files, tmp_path):
     assert is_close((tmp_path / "m.json").read_text(), expected.json())
 
 
+@pytest.mark.parametrize("command", ["measure", "assess", "compare", "drift"])
+def test_level_widens_the_intervals(command, files):
+    """The tests of `check`, `contract`, `card` and `watch` have their own."""
+    arguments = [files[1]] if command == "measure" else files
+    arguments = [*arguments, "-c", "Temperature"] if command == "assess" else arguments
+    rows = {"measure": "results", "assess": "changes", "compare": "rows", "drift": "estimates"}[command]
+    contents = [json.loads(run(command, *arguments, "--level", x, "--json", "-").stdout) for x in (0.5, 0.99)]
+    if command != "assess":
+        assert [content["level"] for content in contents] == [0.5, 0.99]
+    inner, outer = (
+        np.array([(r["low"], r["high"]) for r in content[rows] if isinstance(r.get("low"), float)]).T
+        for content in contents
+    )
+    assert len(inner[0]) > 1
+    assert (outer[0] <= inner[0]).all()
+    assert (outer[1] >= inner[1]).all()
+    assert (outer[1] - outer[0] > inner[1] - inner[0]).any()
+
+
+@pytest.mark.parametrize("command", ["measure", "compare"])
+def test_levels_out_of_range_are_refused(command, files):
+    arguments = files[:1] if command == "measure" else files
+    assert run(command, *arguments, "--level", 95).code == "level_range"
+
+
 def test_json_goes_to_standard_output_alone(files, tmp_path):
     finished = run("measure", files[1], "--json", "-", "--html", tmp_path / "m.html")
     assert is_close(finished.stdout, measure(Predictions.load(files[1])).json())

@@ -206,6 +206,15 @@ def test_command_prints_and_writes_the_card(folder):
     assert page.count("<svg") >= 2
 
 
+def test_level_widens_the_intervals_of_the_card(folder):
+    contents = [
+        json.loads(run("card", "small.jsonl", "--level", x, "--json", "-", folder=folder).stdout) for x in (0.5, 0.99)
+    ]
+    assert [content["level"] for content in contents] == [0.5, 0.99]
+    inner, outer = (content["models"][0]["accuracy"] for content in contents)
+    assert outer["low"] < inner["low"] < inner["high"] < outer["high"]
+
+
 def test_names_are_escaped_on_the_page(folder):
     finished = run("card", "small.jsonl", "--name", "<script>alert(1)</script>", "--html", "c.html", folder=folder)
     assert finished.returncode == 0

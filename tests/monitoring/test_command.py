@@ -43,6 +43,18 @@ def files(tmp_path):
     return tmp_path
 
 
+def test_level_widens_the_limits_and_changes_no_alarm(files):
+    first = run("watch", "m.watch", "day1.csv", "labels1.csv", "--level", 0.5, "--json", "a.json", folder=files)
+    again = run("watch", "m.watch", "--level", 0.99, "--json", "b.json", "--page", "b.html", folder=files)
+    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
+    inner, outer = (json.loads((files / name).read_text()) for name in ("a.json", "b.json"))
+    assert (inner["level"], outer["level"]) == (0.5, 0.99)
+    inner_gap, outer_gap = (content["tests"][0]["gap"] for content in (inner, outer))
+    assert outer_gap["low"] < inner_gap["low"] < inner_gap["high"] < outer_gap["high"]
+    assert "99 % at all times" in (files / "b.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert inner["tests"][0]["log10_evidence"] == outer["tests"][0]["log10_evidence"]
+
+
 def test_month_of_files(files):
     """Read predictions and late labels, print the verdict, and write every output."""
     first = run("watch", "m.watch", "day1.csv", folder=files)

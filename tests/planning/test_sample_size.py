@@ -23,6 +23,7 @@ from calibrant.planning._populations import (
     miscalibrate,
     observed_population,
 )
+from calibrant.planning._precision import net_benefit_size, ratio_size, slope_size
 from calibrant.planning._search import PowerCurve, find_size, fit_power, power_between
 
 FAST = {"draws": 200}
@@ -156,7 +157,7 @@ def test_paired_units_weigh_clusters_by_size():
 @pytest.mark.slow
 def test_difference_of_accuracies_is_near_the_normal_formula():
     """n = (z_0.975 + z_0.8)^2 q / d^2 with q the share of examples on which the models disagree (Connor 1987)."""
-    result = sample_size(accuracy=0.8, difference=0.05, metric="accuracy", correlation=0.5)
+    result = sample_size(accuracy=0.8, difference=0.05, metric="accuracy", correlation=0.5, exact=True)
     q = (1 - 0.5) * 2 * 0.8 * 0.2
     assert result.n == pytest.approx((norm.ppf(0.975) + norm.ppf(0.8)) ** 2 * q / 0.05**2, rel=0.1)
 
@@ -304,7 +305,135 @@ def test_plot_draws_on_the_axes(result):
     assert any(list(line.get_xdata()) == [result.n, result.n] for line in ax.get_lines())
 
 
+def test_quick_estimate_is_the_default_and_near_the_exact_number():
+    texts = []
+    quick = sample_size(accuracy=0.8, detect=0.2, progress=texts.append)
+    exact = sample_size(accuracy=0.8, detect=0.2, draws=300)
+    assert (quick.is_exact, exact.is_exact) == (False, True)
+    assert quick.n == pytest.approx(exact.n, rel=0.25)
+    assert sum(point.draws for point in quick.curve) < 1000
+    assert quick.power_at(quick.n) == pytest.approx(0.8, abs=0.1)
+    assert quick.power_at(3 * quick.n) > 0.97
+    assert texts
+    assert "estimated" in quick.sentence
+    assert "estimated" not in exact.sentence
+
+
+@pytest.mark.slow
+def test_quick_results_are_drawn_and_saved(tmp_path):
+    sample_size(accuracy=0.8, detect=0.2).save(tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 500
+
+
+# Precision
+
+
+def test_slope_and_ratio_need_the_published_numbers():
+    """Riley et al. (2021), beta(1.5, 3): 769 for O/E with SE .051; 2,736 and 684 for slopes with .051 and .102."""
+    z = norm.ppf(0.975)
+
+    def width_of(error):
+        return 2 * z * error
+
+    settings = {"confidence": "beta(1.5, 3)"}
+    assert sample_size(slope=width_of(0.051), **settings).n == pytest.approx(2736, rel=0.005)
+    assert sample_size(slope=width_of(0.102), **settings).n == pytest.approx(684, rel=0.005)
+    ratio = sample_size(observed_expected=2 * math.sinh(z * 0.051), **settings)
+    assert ratio.n == pytest.approx(769, abs=1)
+
+
+def test_precisions_equal_the_formulas():
+    rng = np.random.default_rng(0)
+    p, z, t = rng.beta(2, 5, 300), norm.ppf(0.95), 0.3
+    f, lp, v, act = p.mean(), np.log(p / (1 - p)), p * (1 - p), p >= t
+    a, ab, b = v.mean(), (v * lp).mean(), (v * lp**2).mean()
+    slope = a / (a * b - ab**2) / (0.3 / (2 * z)) ** 2
+    ratio = (1 - f) / (f * (math.asinh(0.1) / z) ** 2)
+    se, sp, w = p[act].sum() / p.sum(), 1 - (1 - p)[act].sum() / (1 - p).sum(), (1 - f) / f * t / (1 - t)
+    variance = se * (1 - se) / f + w**2 * sp * (1 - sp) / (1 - f) + w**2 * (1 - sp) ** 2 / (f * (1 - f))
+    population = Population(p, np.full(300, 1 / 300), p)
+    assert slope_size(population, 0.3, 0.1) == pytest.approx(slope, rel=1e-9)
+    assert ratio_size(population, 0.2, 0.1) == pytest.approx(ratio, rel=1e-9)
+    assert net_benefit_size(population, 0.3, 0.1, t) == pytest.approx(variance / (0.3 / (2 * z)) ** 2, rel=1e-9)
+    settings = {"confidence": p, "alpha": 0.1}
+    assert sample_size(slope=0.3, **settings).n == pytest.approx(slope, rel=0.02)
+    assert sample_size(observed_expected=0.2, **settings).n == pytest.approx(ratio, rel=0.02)
+    benefit = sample_size(net_benefit=0.3, threshold=t, **settings)
+    assert benefit.n == pytest.approx(net_benefit_size(population, 0.3, 0.1, t), rel=0.02)
+    assert (benefit.power, benefit.curve, benefit.unit) == (None, (), "example")
+    assert "90 % interval" in str(benefit)
+    assert json.loads(benefit.json())["power"] is None
+    assert code_of(benefit.plot) == "no_power"
+
+
+def test_clusters_multiply_a_precision_by_their_design_effect():
+    independent = sample_size(confidence="beta(2, 5)", slope=0.4)
+    clustered = sample_size(confidence="beta(2, 5)", slope=0.4, cluster_size=5, icc=0.1)
+    assert clustered.unit == "cluster"
+    assert clustered.n == pytest.approx(independent.n * (1 + 4 * 0.1) / 5, abs=1)
+    assert clustered.examples == 5 * clustered.n
+
+
+@pytest.mark.slow
+def test_intervals_have_the_promised_width_on_average():
+    """Slope by maximum likelihood, O/E, and net benefit by `decisions.net_benefit`, in 300 new data sets each."""
+    from calibrant.decisions import net_benefit
+    from calibrant.metrics import fit_logistic
+
+    settings, rng, z = {"confidence": "beta(1.5, 3)"}, np.random.default_rng(0), norm.ppf(0.975)
+    widths = {"slope": 0.4, "observed_expected": 0.2, "net_benefit": 0.2}
+    for goal, width in widths.items():
+        threshold = {"threshold": 0.3} if goal == "net_benefit" else {}
+        n, observed = sample_size(**{goal: width}, **threshold, **settings).n, []
+        for _ in range(300):
+            p = rng.beta(1.5, 3, n)
+            y = (rng.random(n) < p).astype(float)
+            if goal == "slope":
+                design = np.column_stack([np.ones(n), np.log(p / (1 - p))])
+                observed.append(2 * z * math.sqrt(fit_logistic(design, y).covariance[1, 1]))
+            elif goal == "observed_expected":
+                error = math.sqrt((1 - y.mean()) / y.sum())
+                observed.append(y.sum() / p.sum() * 2 * math.sinh(z * error))
+            else:
+                predictions = Predictions.from_probs(p, y.astype(int))
+                curve = net_benefit(predictions, thresholds=[0.3], standardized=True, level=0.95)
+                observed.append(float(curve.high[0] - curve.low[0]))
+        assert np.mean(observed) == pytest.approx(width, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("code", "options"),
+    [
+        ("num_goals", {"slope": 0.2, "detect": 0.1}),
+        ("threshold_goal", {"net_benefit": 0.2}),
+        ("threshold_goal", {"slope": 0.2, "threshold": 0.2}),
+        ("threshold_reached", {"net_benefit": 0.2, "threshold": 0.5, "confidence": [0.1, 0.2]}),
+        ("no_spread", {"slope": 0.2, "confidence": [0.2, 0.2]}),
+        ("unused", {"slope": 0.2, "metric": "ece"}),
+        ("unused", {"slope": 0.2, "power": 0.9}),
+        ("unused", {"slope": 0.2, "exact": True}),
+        ("unused", {"detect": 0.2, "threshold": 0.5}),
+        ("slope_range", {"slope": 0.0}),
+    ],
+)
+def test_precisions_are_refused(code, options):
+    assert code_of(sample_size, **{"confidence": "beta(2, 5)"} | options) == code
+
+
 # The command
+
+
+def test_command_plans_a_precision(tmp_path):
+    finished = run("sample-size", "--distribution", "beta(1.5, 3)", "--slope", 0.4, "--json", tmp_path / "a.json")
+    assert finished.returncode == 0, finished.stderr
+    assert "calibration slope" in finished.stdout
+    assert json.loads((tmp_path / "a.json").read_text())["n"] == pytest.approx(684, rel=0.005)
+
+
+def test_command_is_quick_by_default():
+    finished = run("sample-size", "--accuracy", 0.8, "--difference", 0.1, "--metric", "accuracy")
+    assert finished.returncode == 0, finished.stderr
+    assert "estimated" in finished.stdout
 
 
 def test_command_prints_the_sentence_and_writes_files(tmp_path):

@@ -11,6 +11,9 @@ from calibrant.assessment._measure import measure, summarize
 from calibrant.assessment._mistakes import Mistake
 from calibrant.assessment._results import Assessment, Measurement, Row
 from calibrant.assessment._serialize import calibrator_source, data_source
+from calibrant.assessment._validate import validate
+from calibrant.assessment._validation import Center, Heterogeneity, Optimism, Validation
 
 __all__ = ["DEFAULT_CALIBRATORS", "Assessment", "Measurement", "Mistake", "Row", "apply_to_file", "assess"]
 __all__ += ["calibrator_source", "data_source", "load_checked_calibrator", "measure", "summarize"]
+__all__ += ["Center", "Heterogeneity", "Optimism", "Validation", "validate"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from calibrant._core.kernels.threads import thread_limit
-from calibrant._core.types import Fraction, NumFolds, check_arguments
+from calibrant._core.types import Fraction, NumFolds, OpenFraction, check_arguments
 from calibrant.assessment._candidates import CandidateCalibrator, Progress, apply_calibrator
 from calibrant.assessment._choice import Choice, choose_calibrator, held_out_nll
 from calibrant.assessment._evaluation import (
@@ -23,7 +23,7 @@ from calibrant.metrics import Comparison, allow_for_cross_fitting
 from calibrant.predictions import Predictions
 
 DEFAULT_FOLDS = 5
-LEVEL = 0.90  # of the intervals of changes
+LEVEL = 0.90  # default of the intervals
 ACCURACY_PRESERVING_AUTO = "Auto(accuracy_preserving=True)"  # shown beside an Auto that loses accuracy
 
 
@@ -38,6 +38,7 @@ def assess(
     folds: NumFolds = DEFAULT_FOLDS,
     of: str | int | None = None,
     tolerance: Fraction = DEFAULT_TOLERANCE,
+    level: OpenFraction = LEVEL,
     progress: Progress | None = None,
 ) -> Assessment:
     """Fit calibrators on `val`, evaluate them on `test`, and select the one with the lowest NLL on held-out folds.
@@ -60,6 +61,7 @@ def assess(
         of: Event to evaluate: "top" (the predicted class is correct), or a class by index or name. Default: the event
             of the predictions; for two classes, the positive one (`Predictions.with_default_event`) instead of "top".
         tolerance: Largest acceptable L2 error, as in `measure`.
+        level: Level of the intervals.
         progress: Function that is called with a text before each step.
 
     Raises:
@@ -85,6 +87,7 @@ def assess(
             folds=folds,
             of=of,
             tolerance=tolerance,
+            level=level,
             on_progress=on_progress,
         )
         fits = {c.name: c.fit(plan.val, plan.on_progress) for c in plan.candidates}
@@ -135,15 +138,15 @@ def _compare_with_uncalibrated(plan: Plan, evaluation: Evaluation, choice: Choic
     """
     data, names = evaluation.data, plan.event.tested_metrics
     if plan.test is not None or not isinstance(data, InMemoryEvaluation):
-        return data.compare_metrics(choice.name, names)
+        return data.compare_metrics(choice.name, names, plan.level)
     num_tests = 1
     if choice.selection == "held_out":
         num_tests = max(1, sum(c.name != "Identity" for c in plan.candidates))
-    changes = data.compare_metrics(choice.name, names, level=1 - (1 - LEVEL) / num_tests)
+    changes = data.compare_metrics(choice.name, names, level=1 - (1 - plan.level) / num_tests)
     if changes is None:
         return None
     rows = (allow_for_cross_fitting(row, plan.folds, num_tests) for row in changes)
-    return replace(changes, level=LEVEL, rows=tuple(rows))
+    return replace(changes, level=plan.level, rows=tuple(rows))
 
 
 def _add_accuracy_preserving_auto(plan: Plan, data: InMemoryEvaluation, assessment: Assessment) -> Assessment:

@@ -45,7 +45,7 @@ class InMemoryEvaluation:
 
         return cls(p, {name: calibrate(calibrator) for name, calibrator in fits.items()}, fits)
 
-    def compare_metrics(self, name: str, metric_names: tuple[str, ...], level: float = 0.90) -> Comparison | None:
+    def compare_metrics(self, name: str, metric_names: tuple[str, ...], level: float) -> Comparison | None:
         """Test the change of metrics by a calibrator, on the same rows. Return None for a single row or cluster."""
         n = num_units(self.uncalibrated)  # rows or clusters
         if n < 2:
@@ -92,7 +92,7 @@ class StreamedEvaluation:
             mistakes = sorted(self._mistakes[name] + mistakes, key=lambda m: -m.probability)
             self._mistakes[name] = mistakes[:MAX_MISTAKES]
 
-    def compare_metrics(self, name: str, metric_names: tuple[str, ...]) -> Comparison | None:
+    def compare_metrics(self, name: str, metric_names: tuple[str, ...], level: float) -> Comparison | None:
         """Test the change of metrics by a calibrator, on the same rows, for those that are means over rows.
 
         Return None for a single row.
@@ -100,9 +100,8 @@ class StreamedEvaluation:
         if len(self.uncalibrated) < 2:
             return None
         before, after, sums = self.uncalibrated, self.calibrated[name], self._difference_sums[name]
-        rows = [paired_difference(m, before[m], after[m], sums[m].tolist()) for m in metric_names if m in sums]
-        # 0.90 is the level of the intervals of `paired_difference`
-        return _state_kept_accuracy(Comparison(len(before), 0.90, tuple(rows)), self.fits[name])
+        rows = [paired_difference(m, before[m], after[m], sums[m].tolist(), level) for m in metric_names if m in sums]
+        return _state_kept_accuracy(Comparison(len(before), level, tuple(rows)), self.fits[name])
 
     def mistakes(self, name: str) -> tuple[Mistake, ...]:
         """Return the most confident errors, described with one calibrator."""
@@ -141,7 +140,7 @@ def evaluate_fits(plan: Plan, fits: Mapping[str, Any]) -> Evaluation:
 
 def measure_as_planned(plan: Plan, p: Predictions | Summary) -> Measurement:
     """Measure the event and the metrics of the assessment."""
-    return measure(p, metrics=plan.metric_names, of=plan.event.selector, tolerance=plan.tolerance)
+    return measure(p, metrics=plan.metric_names, of=plan.event.selector, tolerance=plan.tolerance, level=plan.level)
 
 
 def _apply_fits(plan: Plan, fits: Mapping[str, Any]) -> InMemoryEvaluation | StreamedEvaluation:

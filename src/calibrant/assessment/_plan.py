@@ -32,6 +32,7 @@ class Plan:
     metric_names: list[str]
     folds: int
     tolerance: float
+    level: float  # of the intervals
     guard: OverlapGuard
     on_progress: Progress
 
@@ -46,6 +47,7 @@ def plan_assessment(
     folds: int,
     of: str | int | None,
     tolerance: float,
+    level: float,
     on_progress: Progress,
 ) -> Plan:
     """Resolve calibrators, event and metrics, align the classes, and refuse overlapping data before any fit.
@@ -90,6 +92,7 @@ def plan_assessment(
         metric_names=metric_names,
         folds=folds,
         tolerance=tolerance,
+        level=level,
         guard=guard,
         on_progress=on_progress,
     )

@@ -50,6 +50,7 @@ EVENT_OPTION = Option(
 )
 HTML_OPTION = Option(None, metavar="FILE", help="Write a report to this file.")
 IGNORE_INDEX_OPTION = Option(None, metavar="N", help="Leave out rows with this label. Default: none.")
+LEVEL_OPTION = Option(0.90, "--level", metavar="P", help="Level of the intervals.")
 JSON_OPTION = Option(
     None, "--json", metavar="FILE", help="Write all numbers to this file, or to standard output if it is -."
 )

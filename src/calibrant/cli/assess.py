@@ -16,6 +16,7 @@ from calibrant.cli._common import (
     HTML_OPTION,
     IGNORE_INDEX_OPTION,
     JSON_OPTION,
+    LEVEL_OPTION,
     bare_table,
     check_output_paths,
     command_line,
@@ -93,6 +94,7 @@ def assess_command(
     ),
     of: str | None = EVENT_OPTION,
     tolerance: float = TOLERANCE_OPTION,
+    level: float = LEVEL_OPTION,
     html: Path | None = HTML_OPTION,
     json_: Path | None = JSON_OPTION,
     save: Path | None = Option(
@@ -137,6 +139,7 @@ def assess_command(
             folds=5 if cv is None else cv,
             of=parse_event(of, val),
             tolerance=tolerance,
+            level=level,
             progress=progress,
         )
     page_facts, data_sources = {"command": command_line()}, list[dict[str, Any]]()
@@ -169,6 +172,7 @@ def measure_command(
         None, metavar="N", help="Number of bins of binned metrics. Default: 15.", **option_limits(Count)
     ),
     tolerance: float = TOLERANCE_OPTION,
+    level: float = LEVEL_OPTION,
     html: Path | None = HTML_OPTION,
     json_: Path | None = JSON_OPTION,
     stream: bool | None = STREAM_OPTION,
@@ -205,7 +209,7 @@ def measure_command(
             calibrated = calibrate(loaded)
             print_input_notes([(file, calibrated)])
         event = parse_event(of, calibrated)
-        result = assessment.measure(calibrated, metrics=metric, of=event, bins=bins, tolerance=tolerance)
+        result = assessment.measure(calibrated, metrics=metric, of=event, bins=bins, tolerance=tolerance, level=level)
     p = None if is_streamed else loaded
     page_facts = {"command": command_line(), "measured": _describe_file(file, p, result.n)}
     provenance = {"data": [assessment.data_source("measured", p, path=file, n=result.n)], "calibrators": []}

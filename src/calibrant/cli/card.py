@@ -6,7 +6,15 @@ from typing import Any
 from typer import Argument, Option
 
 from calibrant._core.errors import InputError
-from calibrant.cli._common import HTML_OPTION, JSON_OPTION, check_output_paths, command_line, output_result, show_status
+from calibrant.cli._common import (
+    HTML_OPTION,
+    JSON_OPTION,
+    LEVEL_OPTION,
+    check_output_paths,
+    command_line,
+    output_result,
+    show_status,
+)
 
 
 def card_command(
@@ -28,6 +36,7 @@ def card_command(
     ),
     group: str | None = Option(None, metavar="NAME", help="Field of the question that names its subject."),
     percent: bool = Option(False, "--percent", help="Read plain numbers as percentages from 0 to 100."),
+    level: float = LEVEL_OPTION,
     html: Path | None = HTML_OPTION,
     json_: Path | None = JSON_OPTION,
 ) -> None:
@@ -54,7 +63,7 @@ def card_command(
             progress(f"reading {path.name}")
             logs.append(EvaluationLog.read(path, **options))
         progress("computing")
-        result = card(_name_by_option(log, logs, name))
+        result = card(_name_by_option(log, logs, name), level=level)
     output_result(result, json_, html=html, page=lambda: result.html({"command": command_line()}))
 
 

@@ -12,6 +12,7 @@ from calibrant.cli._common import (
     EVENT_OPTION,
     HTML_OPTION,
     JSON_OPTION,
+    LEVEL_OPTION,
     check_output_paths,
     command_line,
     group_options,
@@ -121,6 +122,7 @@ def compare_command(
     by: str | None = BY_OPTION,
     of: str | None = EVENT_OPTION,
     alpha: float = ALPHA_OPTION,
+    level: float = Option(0.95, metavar="P", help="Level of the limits of each difference."),
     seed: int = SEED_OPTION,
     html: Path | None = HTML_OPTION,
     json_: Path | None = JSON_OPTION,
@@ -148,7 +150,9 @@ def compare_command(
         print_input_notes([(old, old_p), (new, new_p)])
         progress("comparing")
         settings: dict[str, Any] = {"of": parse_event(of, new_p), "by_group": by is not None}
-        result = compare(old_p, new_p, old_ids=old_ids, new_ids=new_ids, alpha=alpha, seed=seed, **settings)
+        result = compare(
+            old_p, new_p, old_ids=old_ids, new_ids=new_ids, alpha=alpha, level=level, seed=seed, **settings
+        )
     _output_differences(result, result.differs, html, json_)
 
 
@@ -159,6 +163,7 @@ def drift_command(
     of: str | None = EVENT_OPTION,
     shift: str | None = SHIFT_OPTION,
     alpha: float = ALPHA_OPTION,
+    level: float = LEVEL_OPTION,
     seed: int = SEED_OPTION,
     html: Path | None = HTML_OPTION,
     json_: Path | None = JSON_OPTION,
@@ -196,6 +201,7 @@ def drift_command(
             by_group=has_groups,
             shift=shift,  # pyright: ignore[reportArgumentType]  checked by `drift`
             alpha=alpha,
+            level=level,
             seed=seed,
         )
     _output_differences(result, result.has_drifted, html, json_)
@@ -219,6 +225,7 @@ def watch_command(
     alpha: float | None = Option(
         None, metavar="P", help="Probability that a calibrated model ever raises an alarm. Default: 0.05."
     ),
+    level: float = Option(0.95, metavar="P", help="Level of the limits, which hold at all times."),
     contract_path: Path | None = CONTRACT_OPTION,
     of: str | None = EVENT_OPTION,
     time: str | None = Option(
@@ -288,8 +295,8 @@ def watch_command(
             watch.save(state)
     for path in (page, prometheus):
         if path is not None:
-            watch.save(path, periods=periods)
-    output_result(watch.verdict, json_, [page, prometheus])
+            watch.save(path, periods=periods, level=level)
+    output_result(watch.verdict_at(level), json_, [page, prometheus])
     for refusal in refusals[1:]:
         print_line(str(refusal))
     if refusals:

@@ -1,4 +1,4 @@
-"""Actions of least expected cost, their realized costs, and the net benefit of acting above a threshold."""
+"""Actions of least expected cost, and their realized costs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,14 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant._core.kernels.bins import allow_rounding
 from calibrant._core.types import InputError, OpenFraction, check_arguments
 from calibrant.metrics import Interval, Sample, ScoreRange
 from calibrant.predictions import Predictions, as_predictions
-from calibrant.predictions.events import evaluated_event
 from calibrant.predictions.validation.arrays import check_logits, to_tensor
-
-DEFAULT_THRESHOLDS = tuple(i / 100 for i in range(1, 100))
 
 
 @dataclass(frozen=True)
@@ -27,18 +23,6 @@ class CostTable:
     saving: Interval  # of the model, below the fixed action of least mean cost
     best_fixed: int
     action_shares: tuple[float, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class NetBenefit:
-    """Net benefit per example of acting at or above each threshold, in units of a true positive."""
-
-    threshold: Tensor  # (t)
-    model: Tensor  # (t)
-    low: Tensor  # (t) limits at every threshold by itself
-    high: Tensor  # (t)
-    treat_all: Tensor  # (t) net benefit of acting on all examples; acting on none has 0
-    event: str = ""  # whose probability is compared with the thresholds, such as "the class is “sick”"
 
 
 def choose_actions(predictions: Any, costs: Any) -> Tensor:
@@ -105,49 +89,6 @@ def expected_costs(predictions: Predictions, costs: Any, *, level: OpenFraction 
             best_fixed=best_fixed,
             action_shares=tuple((torch.bincount(actions, w, minlength=matrix.shape[1]) / w.sum()).tolist()),
         )
-
-
-@check_arguments
-def net_benefit(
-    predictions: Predictions,
-    *,
-    thresholds: Any = DEFAULT_THRESHOLDS,
-    of: str | int | None = None,
-    level: OpenFraction = 0.90,
-) -> NetBenefit:
-    r"""Return the net benefit, $TP / n - FP / n \cdot t / (1 - t)$, at every threshold t (Vickers & Elkin 2006).
-
-    The threshold is the probability at which acting and waiting are worth the same: at .1, a false alarm costs a ninth
-    of what a true positive gains.
-
-    Args:
-        predictions: Labeled predictions.
-        thresholds: Thresholds in (0, 1), (t), or one.
-        of: Event; by default the positive one of two classes, or that the predicted class is right.
-        level: Level of the interval at each threshold.
-
-    >>> p = Predictions.from_probs([0.9, 0.2], [1, 0])
-    >>> net_benefit(p, thresholds=[0.5, 0.1]).model
-    tensor([0.5000, 0.4444], dtype=torch.float64)
-    """
-    cuts = to_tensor(thresholds, "thresholds").double().cpu()
-    if cuts.ndim != 1 or not len(cuts) or not bool(((cuts > 0) & (cuts < 1)).all()):
-        raise InputError("Expected thresholds in (0, 1). Try [0.1, 0.2, 0.5].", code="threshold_range")
-    with as_predictions(predictions) as predicted:
-        p = predicted.with_default_event(of)
-        confidence, outcome = p.events.confidence.double(), p.events.outcome.double()
-        curves = list[tuple[float, float, float, float]]()  # model, low, high, treat_all at each threshold
-        for t in cuts.tolist():
-            odds = t / (1 - t)  # cost of a false positive
-            gain = outcome - odds * (1 - outcome)  # of acting on each example
-            model_gain = torch.where(confidence >= allow_rounding(t), gain, 0.0)  # acts at t itself too
-            sample = Sample.from_values(model_gain, p.weights, p.clusters, p.examples)
-            interval = sample.bounded_interval(ScoreRange(-odds, 1.0), level)
-            treat_all = Sample.from_values(gain, p.weights, p.clusters, p.examples).mean
-            curves.append((interval.value, interval.low, interval.high, treat_all))
-    model, low, high, treat_all = torch.tensor(curves, dtype=torch.float64).T
-    event = evaluated_event(p).title
-    return NetBenefit(cuts, model=model, low=low, high=high, treat_all=treat_all, event=event)
 
 
 def _cost_matrix(costs: Any, k: int) -> Tensor:

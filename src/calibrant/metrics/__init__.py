@@ -34,7 +34,9 @@ from calibrant.metrics._intervals import Curve, Evidence, Interval, share_interv
 from calibrant.metrics._intervals import Extremes as Extremes
 from calibrant.metrics._intervals import Sample as Sample
 from calibrant.metrics._intervals import ScoreRange as ScoreRange
+from calibrant.metrics._intervals import mean_limits as mean_limits
 from calibrant.metrics._intervals import student_quantile as student_quantile
+from calibrant.metrics._logistic import fit_logistic as fit_logistic
 from calibrant.metrics._metric import Metric, metric
 from calibrant.metrics._metric import MetricInfo as MetricInfo
 from calibrant.metrics._metric import declared_metric as declared_metric
@@ -45,6 +47,7 @@ from calibrant.metrics._paired_scores import PairedScores as PairedScores
 from calibrant.metrics._paired_scores import merge_sums as merge_sums
 from calibrant.metrics._paired_scores import score_values as score_values
 from calibrant.metrics._ranking import *
+from calibrant.metrics._ranking import auroc_of as auroc_of
 from calibrant.metrics._scores import *
 from calibrant.metrics._smooth import *
 from calibrant.metrics._summary import Summary

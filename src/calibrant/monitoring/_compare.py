@@ -10,7 +10,7 @@ import numpy as np
 from calibrant._core.numbers import format_number, format_percent, format_percent_range, format_points
 from calibrant._core.registry import METRICS
 from calibrant._core.text import display_name, join_names
-from calibrant._core.types import Alpha, InputError, NonNegativeInt, check_arguments
+from calibrant._core.types import Alpha, InputError, NonNegativeInt, OpenFraction, check_arguments
 from calibrant.monitoring._bounds import estimate_difference
 from calibrant.monitoring._comparison_parts import confidence_section, reliability_section, tests_table
 from calibrant.monitoring._features import (
@@ -34,7 +34,7 @@ from calibrant.reports.result import Reportable
 
 DEFAULT_ALPHA = 0.05
 MIN_COMPARED_UNITS = 2
-ROW_LEVEL = 0.95  # of the limits of a difference
+ROW_LEVEL = 0.95  # default of the limits of a difference
 MAX_LISTED_TITLES = 2
 _INFINITE_NLL_NOTE = "The negative log-likelihood is infinite, and is not compared: a true class has probability 0."
 
@@ -48,7 +48,7 @@ class ComparedRow:
     old: float  # NaN for distributions
     new: float
     difference: float  # new minus old; of distributions the largest difference of shares
-    low: float  # 95 % limits of the difference; NaN if it has none
+    low: float  # limits of the difference; NaN if it has none
     high: float
     p_value: float
     adjusted_p_value: float  # within the family of all rows
@@ -93,6 +93,7 @@ class CompareResult(Reportable):
     n_new: int
     notes: tuple[str, ...]
     pair: ModelPair
+    level: float = ROW_LEVEL  # of the limits of each difference by itself
 
     @property
     def differing(self) -> tuple[ComparedRow, ...]:
@@ -123,7 +124,9 @@ class CompareResult(Reportable):
             f"if the models are exchangeable, any row is marked with a probability of at most {100 * self.alpha:g} %. "
             "The difference of two distributions is the change of the share in the last column."
         )
-        table = tests_table(self.rows, self.differing, old_name="old", caption="differences", note=explanation)
+        table = tests_table(
+            self.rows, self.differing, old_name="old", caption="differences", note=explanation, level=self.level
+        )
         models = {"old": self.pair.old, "new": self.pair.new}
         return Document(
             kind="Comparison of two models",
@@ -138,6 +141,7 @@ class CompareResult(Reportable):
         return {
             "differs": self.differs,
             "alpha": self.alpha,
+            "level": self.level,
             "event": self.event,
             "n_old": self.n_old,
             "n_new": self.n_new,
@@ -166,6 +170,7 @@ def compare(
     of: str | int | None = None,
     by_group: bool = False,
     alpha: Alpha = DEFAULT_ALPHA,
+    level: OpenFraction = ROW_LEVEL,
     seed: NonNegativeInt = 0,
 ) -> CompareResult:
     """Compare the predictions of two models, or of one model on two samples, and test what differs beyond chance.
@@ -185,6 +190,7 @@ def compare(
         of: Event to evaluate, as in `measure`.
         by_group: Whether to compare the means in each group too.
         alpha: Probability that anything is called different without reason.
+        level: Level of the limits of each difference by itself.
         seed: Seed of the swaps.
 
     Raises:
@@ -197,12 +203,14 @@ def compare(
     """
     with as_predictions(old) as first, as_predictions(new) as second:
         pair = pair_models(first.with_default_event(of), second.with_default_event(of), old_ids, new_ids)
-        rows = compared_rows(pair, has_labels=True, by_group=by_group, seed=seed)
+        rows = compared_rows(pair, has_labels=True, by_group=by_group, seed=seed, level=level)
     notes = () if any(row.name == "nll" for row in rows) else (_INFINITE_NLL_NOTE,)
-    return CompareResult(rows, alpha, pair.old.num_examples, pair.new.num_examples, (pair.note, *notes), pair)
+    return CompareResult(rows, alpha, pair.old.num_examples, pair.new.num_examples, (pair.note, *notes), pair, level)
 
 
-def compared_rows(pair: ModelPair, *, has_labels: bool, by_group: bool, seed: int) -> tuple[ComparedRow, ...]:
+def compared_rows(
+    pair: ModelPair, *, has_labels: bool, by_group: bool, seed: int, level: float = ROW_LEVEL
+) -> tuple[ComparedRow, ...]:
     """Return the rows of all tests of a pair.
 
     Args:
@@ -210,6 +218,7 @@ def compared_rows(pair: ModelPair, *, has_labels: bool, by_group: bool, seed: in
         has_labels: Whether to compare scores that need labels. Drift is tested without.
         by_group: Whether to compare the means in each group too.
         seed: Seed of the swaps or permutations.
+        level: Level of the limits of each difference of scores.
     """
     _check_units(pair)
     frame = FeatureFrame.from_pair(
@@ -219,7 +228,7 @@ def compared_rows(pair: ModelPair, *, has_labels: bool, by_group: bool, seed: in
     rows = [_frame_row(frame, pair, *test, p) for test, p in zip(frame.tests, p_values, strict=True)]
     if has_labels:
         groups = shared_groups(pair.old, pair.new) if by_group else []
-        rows = [*_score_rows(pair), *rows, *(row for group in groups for row in _score_rows(pair, group))]
+        rows = [*_score_rows(pair, level), *rows, *(row for group in groups for row in _score_rows(pair, level, group))]
     adjusted = holm(np.array([row.p_value for row in rows])).tolist()
     is_confidence = evaluated_event(pair.new).is_confidence
     return tuple(
@@ -248,13 +257,13 @@ def _test_distributions(frame: FeatureFrame, pair: ModelPair, seed: int) -> np.n
     return unpaired_p_values(old_sums, new_sums, frame.statistics, seed)
 
 
-def _score_rows(pair: ModelPair, group: str | None = None) -> list[ComparedRow]:
+def _score_rows(pair: ModelPair, level: float, group: str | None = None) -> list[ComparedRow]:
     """Return the rows of scores and, of all examples, the ECE. An infinite NLL has no difference and is left out."""
     pair = pair if group is None else pair.select_group(group)
     rows: list[ComparedRow] = []
     for name in (*LABELED_SCORES, *(("ece",) if group is None else ())):
         estimate = estimate_difference(METRICS.method(name), pair)
-        limits, p_value = estimate.interval(ROW_LEVEL), estimate.p_value
+        limits, p_value = estimate.interval(level), estimate.p_value
         if math.isfinite(limits.value):
             values = (estimate.first, estimate.second, limits.value, limits.low, limits.high)
             rows.append(ComparedRow(name, group, *values, p_value, p_value))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibrant._core.numbers import format_p_value
+from calibrant._core.numbers import format_level, format_p_value
 from calibrant.monitoring._estimates import Estimate
 from calibrant.monitoring._features import confidences
 from calibrant.predictions import Predictions
@@ -19,14 +19,20 @@ if TYPE_CHECKING:
 
 
 def tests_table(
-    rows: "Sequence[ComparedRow]", differing: "Sequence[ComparedRow]", *, old_name: str, caption: str, note: str
+    rows: "Sequence[ComparedRow]",
+    differing: "Sequence[ComparedRow]",
+    *,
+    old_name: str,
+    caption: str,
+    note: str,
+    level: float,
 ) -> Table:
     """Return the table of tests, of which some rows differ."""
     body: list[list[str]] = []
     for row in rows:
         values = [row.text(row.old), row.text(row.new), row.change_text(row.difference), _limits_text(row)]
         body.append([row.title, *values, format_p_value(row.adjusted_p_value).removeprefix("p = "), row.detail])
-    head = ["", old_name, "new", "difference", "95 % limits", "p", "where most"]
+    head = ["", old_name, "new", "difference", f"{format_level(level)} limits", "p", "where most"]
     return Table(caption, head, body, marked=[row in differing for row in rows], note=note)
 
 
@@ -36,10 +42,10 @@ def _limits_text(row: "ComparedRow") -> str:
     return f"{low} to {high}" if low else ""
 
 
-def estimates_table(estimates: Sequence[Estimate]) -> Table:
+def estimates_table(estimates: Sequence[Estimate], level: float) -> Table:
     """Return the table of estimates without labels, each with its assumption."""
     rows = [[e.title, *e.cells, e.assumption] for e in estimates]
-    head = ["", "reference", "new", "90 % limits", "assuming"]
+    head = ["", "reference", "new", f"{format_level(level)} limits", "assuming"]
     note = "The limits contain the noise of the labels that will come. They hold only under the assumption beside them."
     return Table("estimated without labels", head, rows, note=note)
 

@@ -4,13 +4,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from calibrant._core.numbers import format_percent, format_percent_range
-from calibrant._core.types import Alpha, InputError, NonNegativeInt, check_arguments
-from calibrant.monitoring._compare import DEFAULT_ALPHA, ComparedRow, compared_rows, list_titles
+from calibrant._core.types import Alpha, InputError, NonNegativeInt, OpenFraction, check_arguments
+from calibrant.monitoring._compare import DEFAULT_ALPHA, ROW_LEVEL, ComparedRow, compared_rows, list_titles
 from calibrant.monitoring._comparison_parts import confidence_section, estimates_table, tests_table
 from calibrant.monitoring._covariate_shift import estimate_covariate_shift
 from calibrant.monitoring._estimates import (
     ASSUMPTION_SENTENCES,
     COVARIATE_SHIFT,
+    ESTIMATE_LEVEL,
     LABEL_SHIFT,
     Assumption,
     Estimate,
@@ -45,6 +46,7 @@ class DriftResult(Reportable):
     n_new: int
     notes: tuple[str, ...]
     pair: ModelPair
+    level: float = ESTIMATE_LEVEL  # of the limits of each estimate
 
     @property
     def drifted(self) -> tuple[ComparedRow, ...]:
@@ -90,8 +92,14 @@ class DriftResult(Reportable):
             f"Marked rows have drifted beyond chance, p ≤ {self.alpha:g}. The p-values are adjusted for the number of "
             f"rows: without drift, the probability that any row is marked is at most {100 * self.alpha:g} %."
         )
-        tests = tests_table(self.rows, self.drifted, old_name="reference", caption="tests", note=explanation)
-        estimates = [Section("Estimated without labels", [estimates_table(self.estimates)])] if self.estimates else []
+        tests = tests_table(
+            self.rows, self.drifted, old_name="reference", caption="tests", note=explanation, level=ROW_LEVEL
+        )
+        estimates = (
+            [Section("Estimated without labels", [estimates_table(self.estimates, self.level)])]
+            if self.estimates
+            else []
+        )
         samples = {"reference": self.pair.old, "new": self.pair.new}
         return Document(
             kind="Drift",
@@ -108,6 +116,7 @@ class DriftResult(Reportable):
             "assumption": self.assumption,
             "label_shift_p_value": self.label_shift_p_value,
             "alpha": self.alpha,
+            "level": self.level,
             "event": self.event,
             "n_reference": self.n_reference,
             "n_new": self.n_new,
@@ -126,6 +135,7 @@ def drift(
     by_group: bool = False,
     shift: Shift | None = None,
     alpha: Alpha = DEFAULT_ALPHA,
+    level: OpenFraction = ESTIMATE_LEVEL,
     seed: NonNegativeInt = 0,
 ) -> DriftResult:
     """Test whether predictions have drifted from a labeled reference, and estimate their accuracy without labels.
@@ -147,6 +157,7 @@ def drift(
         shift: Assumption of the estimates, "label" or "covariate". Default: label shift, or covariate shift if label
             shift is rejected or has no estimates.
         alpha: Probability that anything is called drifted without reason, and of rejecting label shift if it is true.
+        level: Level of the limits of each estimate.
         seed: Seed of the permutations, and of the test of label shift.
 
     Raises:
@@ -175,7 +186,7 @@ def drift(
         assumption, p_value, notes = _choose_assumption(pair.old, pair.new, shift, alpha, seed)
         is_rejected = p_value is not None and p_value <= alpha and assumption == LABEL_SHIFT
         estimate = {LABEL_SHIFT: estimate_label_shift, COVARIATE_SHIFT: estimate_covariate_shift}[assumption]
-        estimates = () if is_rejected else estimate(pair.old, pair.new, build_targets(pair.old, pair.new))
+        estimates = () if is_rejected else estimate(pair.old, pair.new, build_targets(pair.old, pair.new, level))
     return DriftResult(
         rows=rows,
         estimates=estimates,
@@ -186,6 +197,7 @@ def drift(
         n_new=second.num_examples,
         notes=(_SAMPLE_NOTE, *notes),
         pair=pair,
+        level=level,
     )
 
 

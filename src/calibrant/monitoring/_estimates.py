@@ -46,7 +46,7 @@ class Estimate:
     assumption: Assumption
     reference: float  # the mean of the reference, with labels
     value: float
-    low: float  # 90 % limits
+    low: float
     high: float
     is_confidence: bool = True  # whether the event is that the prediction is right, and not a class
 
@@ -80,6 +80,7 @@ class Target:
     new_slope: np.ndarray  # (m)
     new_weights: np.ndarray  # (m)
     is_confidence: bool  # whether the event is that the prediction is right
+    level: float  # of the limits
 
     @property
     def is_frequency(self) -> bool:
@@ -96,10 +97,10 @@ class Target:
             *(float(np.average(f(*ends), weights=self.new_weights)) for f in (np.minimum, np.maximum))
         )
         center, error = precision.center, precision.error
-        margin = student_quantile(ESTIMATE_LEVEL, precision.degrees) * error if error > 0 else 0.0
+        margin = student_quantile(self.level, precision.degrees) * error if error > 0 else 0.0
         mean = min(max(center, score_range.low), score_range.high)
         sample = Sample(precision.size, mean, precision.variance, error, precision.size - 1)
-        bounded = sample.bounded_interval(score_range, ESTIMATE_LEVEL)
+        bounded = sample.bounded_interval(score_range, self.level)
         low, high = min(bounded.low, center - margin, value), max(bounded.high, center + margin, value)
         return Estimate(
             name=self.name,
@@ -124,7 +125,7 @@ class Precision:
     variance: float  # of slope * outcome among rows
 
 
-def build_targets(reference: Predictions, new: Predictions) -> tuple[Target, ...]:
+def build_targets(reference: Predictions, new: Predictions, level: float = ESTIMATE_LEVEL) -> tuple[Target, ...]:
     """Return accuracy, signed gap and Brier score of the event that both predictions have, and the class shares.
 
     The share of a class is the frequency of the event that a row has this label, and the accuracy that of a right
@@ -138,11 +139,11 @@ def build_targets(reference: Predictions, new: Predictions) -> tuple[Target, ...
         ("event_brier", event, None),
         *(("share", j, name) for j, name in enumerate(names) if reference.k <= MAX_SHARE_CLASSES),
     ]
-    return tuple(_build_target(*score, reference, new) for score in scores)
+    return tuple(_build_target(*score, reference, new, level) for score in scores)
 
 
 def _build_target(
-    name: str, event: str | int, class_name: str | None, reference: Predictions, new: Predictions
+    name: str, event: str | int, class_name: str | None, reference: Predictions, new: Predictions, level: float
 ) -> Target:
     """Return the target of a score of an event."""
     reference, new = reference.with_event(event), new.with_event(event)
@@ -159,4 +160,5 @@ def _build_target(
         new_slope=new_at_1 - new_at_0,
         new_weights=row_weights(new),
         is_confidence=evaluated_event(reference).is_confidence,
+        level=level,
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from calibrant._core.numbers import format_percent
+from calibrant._core.numbers import format_level, format_percent
 from calibrant._core.text import display_name
 from calibrant.metrics import Interval
 from calibrant.monitoring._bets import BETS
@@ -93,6 +93,7 @@ class WatchVerdict(Reportable):
     unlabeled: int  # of these, rows without a label
     given_up: int  # rows that were left out as their labels did not come
     tests: tuple[TestState, ...]  # the event first
+    level: float = SEQUENCE_LEVEL  # of the confidence sequences
 
     @property
     def alarms(self) -> tuple[TestState, ...]:
@@ -156,7 +157,15 @@ class WatchVerdict(Reportable):
         )
         if hidden := len(self.tests) - len(listed):
             explanation += f" {hidden:,} tests with less evidence are not listed."
-        head = ["test", "rows", "gap", "95 % at all times", "Brier score of the event", "evidence", "state"]
+        head = [
+            "test",
+            "rows",
+            "gap",
+            f"{format_level(self.level)} at all times",
+            "Brier score of the event",
+            "evidence",
+            "state",
+        ]
         rows, marked = [test.cells for test in listed], [test.alarm for test in listed]
         return Table("tests", head, rows, marked=marked, note=explanation, max_text_rows=MAX_PRINTED_TESTS)
 
@@ -196,13 +205,13 @@ def describe_alarm(test: TestState) -> str:
     return f"ALARM: confidences of {rows} are {test.pattern}, since about {since}; evidence {test.evidence_text} to 1."
 
 
-def build_verdict(watch: "Watch") -> WatchVerdict:
-    """Return the verdict of a watch."""
+def build_verdict(watch: "Watch", level: float) -> WatchVerdict:
+    """Return the verdict of a watch, with confidence sequences of this level."""
     tests: list[TestState] = []
     if watch.k:  # after the first batch
         weights = watch.settings.weights.tolist()
         for i, (kind, name) in enumerate(_test_kinds(watch)):
-            tests.append(_test_state(watch, i, kind=kind, name=name, weight=weights[i]))
+            tests.append(_test_state(watch, i, kind=kind, name=name, weight=weights[i], level=level))
     return WatchVerdict(
         alarm=any(test.alarm for test in tests),
         alpha=watch.alpha,
@@ -212,6 +221,7 @@ def build_verdict(watch: "Watch") -> WatchVerdict:
         unlabeled=int((watch.pending.labels == UNKNOWN_LABEL).sum()),
         given_up=watch.given_up,
         tests=tuple(tests),
+        level=level,
     )
 
 
@@ -231,12 +241,12 @@ def _test_kinds(watch: "Watch") -> list[tuple[Any, str]]:
     return [("event", event), *classes, *(("group", name) for name in watch.group_names or ())]
 
 
-def _test_state(watch: "Watch", i: int, *, kind: Any, name: str, weight: float) -> TestState:
+def _test_state(watch: "Watch", i: int, *, kind: Any, name: str, weight: float, level: float) -> TestState:
     """Return the state of test i of the evidence, whose kind, name and weight are as in `TestState`."""
     evidence = watch.evidence
     rows, residual, squared_residual, squared_brier = evidence.sums[i].tolist()  # as SUM_NAMES
-    gap = mean_sequence(rows, residual, squared_residual, limits=(-1.0, 1.0), level=SEQUENCE_LEVEL)
-    brier = mean_sequence(rows, squared_residual, squared_brier, limits=(0.0, 1.0), level=SEQUENCE_LEVEL)
+    gap = mean_sequence(rows, residual, squared_residual, limits=(-1.0, 1.0), level=level)
+    brier = mean_sequence(rows, squared_residual, squared_brier, limits=(0.0, 1.0), level=level)
     alarm_row = int(evidence.alarm_row[i]) if evidence.alarm_row[i] >= 0 else None
     since_row = None if alarm_row is None else int(evidence.peak_since[i])
     return TestState(

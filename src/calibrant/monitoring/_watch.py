@@ -13,13 +13,13 @@ from jaxtyping import UInt64
 from calibrant import calibrators
 from calibrant._core.files import atomic_write, check_suffix, write_by_suffix
 from calibrant._core.text import parse_number, shorten_list
-from calibrant._core.types import Alpha, InputError, NonNegativeInt, PositiveInt, check_arguments
+from calibrant._core.types import Alpha, InputError, NonNegativeInt, OpenFraction, PositiveInt, check_arguments
 from calibrant.monitoring._batch import Batch, format_time
 from calibrant.monitoring._bets import BETS
 from calibrant.monitoring._evidence import LOOK_ROWS, SUM_NAMES, LookSettings, Wealth, compute_looks
 from calibrant.monitoring._periods import PERIOD_COLUMNS, Periods
 from calibrant.monitoring._rows import UNKNOWN_LABEL, RecentRows, Rows, check_same_labels, hash_ids, locate
-from calibrant.monitoring._verdict import WatchVerdict, build_verdict
+from calibrant.monitoring._verdict import SEQUENCE_LEVEL, WatchVerdict, build_verdict
 from calibrant.predictions import as_predictions
 from calibrant.predictions.events import EventSelector
 from calibrant.predictions.validation import resolve_event
@@ -240,7 +240,12 @@ class Watch:
     @cached_property
     def verdict(self) -> WatchVerdict:
         """The conclusion from the processed rows."""
-        return build_verdict(self)
+        return self.verdict_at(SEQUENCE_LEVEL)
+
+    @check_arguments
+    def verdict_at(self, level: OpenFraction) -> WatchVerdict:
+        """Return the verdict with confidence sequences of another level. Alarms do not depend on it."""
+        return build_verdict(self, level)
 
     def locate_rows(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the index of each key (n) among the waiting rows, and else among the recent ones, or -1."""
@@ -249,12 +254,13 @@ class Watch:
 
     # Files
 
-    def save(self, path: str | Path, *, periods: int = 30) -> None:
+    def save(self, path: str | Path, *, periods: int = 30, level: float = SEQUENCE_LEVEL) -> None:
         """Write the state (.watch), or the verdict as a page (.html), numbers (.json) or Prometheus metrics (.prom).
 
         Args:
             path: File to write; an existing one is replaced only if writing succeeds.
             periods: Number of periods on the page.
+            level: Level of the confidence sequences of the verdict.
         """
         path = Path(path)
         check_suffix(path, (".watch", ".html", ".json", ".prom"))
@@ -262,8 +268,11 @@ class Watch:
             from calibrant.monitoring._watch_document import watch_document  # slow to import
             from calibrant.reports.page import render_page
 
-            verdict, facts = self.verdict, {"command": "calibrant watch"}
-            writers = {".html": lambda: render_page(watch_document(self, periods), facts), ".json": verdict.json}
+            verdict, facts = self.verdict_at(level), {"command": "calibrant watch"}
+            writers = {
+                ".html": lambda: render_page(watch_document(self, periods, verdict), facts),
+                ".json": verdict.json,
+            }
             write_by_suffix(path, writers | {".prom": verdict.prometheus})
             return
         with atomic_write(path) as draft:

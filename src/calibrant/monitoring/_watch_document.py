@@ -7,7 +7,7 @@ import numpy as np
 
 from calibrant._core.numbers import format_percent
 from calibrant._core.text import display_name
-from calibrant.monitoring._verdict import format_gap
+from calibrant.monitoring._verdict import WatchVerdict, format_gap
 from calibrant.reports.document import Document, HoverPoint, Note, Picture, Section, Table
 from calibrant.reports.plots import evidence_timeline, gap_timeline
 
@@ -25,9 +25,9 @@ _PERIODS_NOTE = (
 )
 
 
-def watch_document(watch: "Watch", num_periods: int) -> Document:
+def watch_document(watch: "Watch", num_periods: int, verdict: WatchVerdict) -> Document:
     """Return what the verdict of a watch says, and the last periods."""
-    document = watch.verdict.document()
+    document = verdict.document()
     periods = [_periods_section(watch, num_periods)] if len(watch.periods) else []
     return replace(document, sections=[*periods, *document.sections])
 

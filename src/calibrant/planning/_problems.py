@@ -22,13 +22,14 @@ from calibrant.planning._populations import (
     observed_population,
     score_clusters,
 )
+from calibrant.planning._precision import net_benefit_size, ratio_size, slope_size
 from calibrant.planning._result import Goal
 from calibrant.planning._search import Trial
 from calibrant.predictions import Predictions
 
 # Default metric, description of the metrics that suit the goal, and whether a metric does. The signed gap counts as an
 # error too
-GOAL_METRICS: dict[Goal, tuple[str, str, Callable[[Metric[...]], bool]]] = {
+GOAL_METRICS: dict[str, tuple[str, str, Callable[[Metric[...]], bool]]] = {
     "detect": ("omnibus", "a metric with a test", lambda metric: metric.has_test and metric.is_of_event),
     "bound": (
         "debiased_l2",
@@ -118,6 +119,36 @@ def event_problem(
     unit = "example" if population.clusters is None else "cluster"
     assumptions = (_source_text(data), *_cluster_text(population.clusters), assumed_model)
     return Problem(trial, start, unit, population.unit_size, assumptions)
+
+
+def precision_size(
+    data: PlanningData, goal: Goal, width: float, *, alpha: float, threshold: float | None
+) -> tuple[float, float, Literal["example", "cluster"], tuple[str, ...]]:
+    """Return the number of units for an interval of this width, the examples of a unit, the unit, and sentences.
+
+    Clusters multiply the number of examples by their design effect.
+    """
+    if data.second is not None:
+        raise InputError("Expected one model, got two. Try difference=0.02.", code="two_models")
+    if (threshold is None) == (goal == "net_benefit"):
+        raise InputError(
+            "Expected a threshold for net_benefit, and for no other goal. Try net_benefit=0.1, threshold=0.2.",
+            code="threshold_goal",
+        )
+    population = _build_population(data)
+    sizes: dict[str, Callable[[], float]] = {
+        "slope": lambda: slope_size(population, width, alpha),
+        "observed_expected": lambda: ratio_size(population, width, alpha),
+        "net_benefit": lambda: net_benefit_size(population, width, alpha, threshold or math.nan),
+    }
+    n = sizes[goal]() * population.design_effect / population.unit_size
+    texts = [_source_text(data), *_cluster_text(population.clusters), "The model is calibrated."]
+    if threshold is not None:
+        texts.append(f"Action is taken from a risk of {threshold:g} on.")
+    texts.append(
+        "A single interval is wider or narrower by chance: about half of all studies of this size have a wider one."
+    )
+    return n, population.unit_size, "example" if population.clusters is None else "cluster", tuple(texts)
 
 
 def event_trial(

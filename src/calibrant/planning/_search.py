@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -11,6 +12,7 @@ from calibrant._core.types import InputError
 
 Trial = Callable[[int, np.random.Generator], bool]  # simulates n units; whether the goal is reached
 MIN_UNITS, MAX_UNITS = 2, 10_000_000
+REPORT_INTERVAL = 20  # draws between two reports
 NUM_BRACKET_DRAWS = 50  # at each n until the power is bracketed
 NUM_ROUNDS = 3  # of fits and simulations around the fitted n
 MAX_CONFIRMATIONS = 6  # values of n that are simulated with all draws
@@ -40,13 +42,17 @@ class PowerCurve:
 
     trial: Trial
     seed: int
+    report: Callable[[str], object] = lambda text: None  # is called with the progress
     counts: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
 
     def simulate(self, n: int, draws: int) -> float:
         """Add draws at n, and return the power of all draws there."""
         successes, previous = self.counts.get(n, (0, 0))
         rng = np.random.default_rng([self.seed, n, previous])  # so that added draws are new ones
-        successes += sum(self.trial(n, rng) for _ in range(draws))
+        for i in range(draws):
+            if i % REPORT_INTERVAL == 0:
+                self.report(f"simulating n = {n:,}: data set {i + 1:,} of {draws:,}")
+            successes += self.trial(n, rng)
         self.counts[n] = successes, previous + draws
         return successes / (previous + draws)
 
@@ -152,9 +158,9 @@ def fit_power(points: tuple[PowerPoint, ...], degree: int) -> np.ndarray:
     return np.append(coefficients, np.zeros(degree + 1 - len(coefficients)))
 
 
-def power_between(points: tuple[PowerPoint, ...], n: int) -> float:
-    """Return the power at n from a curve of degree 2, continued by its tangent outside the simulated sizes."""
-    a, b, c = fit_power(points, degree=2)  # probit = a + b x + c x^2 with x = sqrt(n)
+def power_between(points: tuple[PowerPoint, ...], n: int, degree: Literal[1, 2] = 2) -> float:
+    """Return the power at n from a curve of this degree, continued by its tangent outside the simulated sizes."""
+    a, b, c = np.append(fit_power(points, degree), 0.0)[:3]  # probit = a + b x + c x^2 with x = sqrt(n)
     x = math.sqrt(min(max(n, points[0].n), points[-1].n))  # the nearest one in the simulated range
     slope = max(b + 2 * c * x, 0.0)  # the power does not fall
     return float(ndtr(a + b * x + c * x**2 + slope * (math.sqrt(n) - x)))

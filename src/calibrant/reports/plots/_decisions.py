@@ -27,7 +27,8 @@ def net_benefit(curves: Mapping[str, Any], *, ax: Axes, title: str = "") -> Axes
     ax.plot(first.threshold, first.treat_all, color=LINE_COLOR, linewidth=1, linestyle=(0, (4, 3)), label="act on all")
     ax.axhline(0.0, color=LINE_COLOR, linewidth=1, label="act on none")
     top = max(float(curve.high.max()) for curve in curves.values())  # limits the axis: acting on all may be far below 0
-    ax.set(xlim=(0, 1), ylim=(-0.25 * top, 1.05 * top), xlabel="threshold", ylabel="net benefit")
+    ax.set(xlim=(0, 1), ylim=(-0.25 * top, 1.05 * top), xlabel="threshold")
+    ax.set_ylabel("standardized net benefit" if first.is_standardized else "net benefit")
     return add_legend(tidy(ax, title, percent="x"), [*curves, "act on all", "act on none"])
 
 

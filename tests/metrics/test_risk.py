@@ -11,7 +11,7 @@ from scipy.special import expit
 from scipy.stats import chi2, norm, poisson
 
 import calibrant
-from calibrant import Predictions, metrics
+from calibrant import Predictions, calibrators, metrics
 from calibrant._core.kernels.bins import Events
 
 SLOPE, INTERCEPT = 0.8, 0.3  # of the simulated truth on the predicted log-odds
@@ -174,6 +174,22 @@ def test_clusters_of_copies_have_the_precision_of_their_first_rows():
         assert of_copies.value == pytest.approx(single.value)
         assert (of_copies.high - of_copies.low) == pytest.approx(single.high - single.low, rel=0.15)
     assert metrics.cox.test(copies).p_value == pytest.approx(metrics.cox.test(once).p_value, abs=0.15)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 5, 9])
+def test_recalibration_has_the_coefficients_of_the_metrics(seed):
+    lp, y = problem(seed)
+    p = Predictions.from_binary_logits(lp, y.astype(int), logits=True).with_event(1)
+    line, shift = calibrators.Logistic.fit(p), calibrators.Intercept.fit(p)
+    assert float(line.slope) == pytest.approx(float(metrics.calibration_slope(p)), abs=1e-6)
+    assert float(shift.bias) == pytest.approx(float(metrics.calibration_intercept(p)), abs=1e-6)
+    assert float(shift.slope) == 1.0
+    for fitted, names in ((line, ("calibration_intercept", "cox")), (shift, ("calibration_intercept",))):
+        after = p.apply(fitted)
+        assert [float(getattr(metrics, name)(after)) for name in names] == pytest.approx([0.0] * len(names), abs=1e-5)
+        assert float(metrics.observed_expected(after)) == pytest.approx(1.0, abs=1e-6)
+    assert float(metrics.calibration_slope(p.apply(line))) == pytest.approx(1.0, abs=1e-6)
+    assert float(metrics.calibration_slope(p.apply(shift))) == pytest.approx(float(metrics.calibration_slope(p)))
 
 
 # Simulations

@@ -37,6 +37,7 @@ BYTES_PER_ROW |= {
     "PriorShift": 40,
 }
 BYTES_PER_ROW |= {"refinement_nll": 48, "refinement_brier": 48}
+BYTES_PER_ROW |= {"calibration_intercept": 40, "calibration_slope": 80, "cox": 80}  # fitted on the CPU
 
 
 class Device(NamedTuple):

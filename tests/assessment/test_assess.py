@@ -14,6 +14,7 @@ from refusals import refused
 
 from calibrant import Predictions, assess, calibrators, losses, measure, metrics, registry
 from calibrant.assessment import DEFAULT_CALIBRATORS
+from calibrant.assessment._candidates import default_calibrators
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
 from calibrant.assessment._mistakes import describe_mistakes, most_confident_errors
 from calibrant.assessment._serialize import serialize_fitted
@@ -390,6 +391,11 @@ def test_default_calibrators_support_more_than_1000_classes():
     assert list(result.measurements) == ["Identity", "Temperature", "StructuredVector", "HistogramBinning", "Auto"]
     with refused("many_classes"):
         assess(p[:20], p[20:], ["StructuredMatrix"])
+
+
+def test_the_event_of_one_of_two_classes_is_also_recalibrated_as_a_risk():
+    assert default_calibrators(2, 1)[-3:] == ("Intercept", "Logistic", "Auto")
+    assert default_calibrators(2, "top") == default_calibrators(3, 1) == DEFAULT_CALIBRATORS
 
 
 def test_identity_needs_no_extra_pass(passes):

@@ -35,6 +35,34 @@ def test_prior_follows_bayes_rule():
     assert torch.equal(PriorShift.fit(p, prior=(2.0, 2.0, 2.0)).shift, PriorShift.fit(p).shift)
 
 
+def test_undersampled_training_is_undone_by_the_shares_of_its_classes():
+    """With controls kept at the rate r, log-odds are too high by log(1 / r), and nothing else changes."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=200_000)
+    y = (rng.random(len(x)) < 1 / (1 + np.exp(4.6 - x))).astype(int)
+    rate = 0.05
+    kept = (y == 1) | (rng.random(len(x)) < rate)
+    source = (float((1 - y[kept]).mean()), float(y[kept].mean()))
+    logits = x - 4.6 - np.log(rate)  # what a logistic regression learns from the rows that are kept
+    p = Predictions.from_binary_logits(logits, y, logits=True).with_event(1)
+    prior = (float((1 - y).mean()), float(y.mean()))
+    shifted = PriorShift.fit(p[:100], calibrator="Identity", source=source, prior=prior)
+    assert float(shifted.shift[1] - shifted.shift[0]) == pytest.approx(np.log(rate), abs=0.05)
+    assert float(metrics.observed_expected(p)) < 0.2
+    assert float(metrics.observed_expected(p.apply(shifted))) == pytest.approx(1.0, abs=0.06)
+    assert fit(f"PriorShift(calibrator='Identity', source={source}, prior={prior})", p[:100]).shift.equal(shifted.shift)
+
+
+def test_invalid_sources_are_refused():
+    p = drawn(100, SHARES, 0)
+    with refused("source", "3"):
+        PriorShift.fit(p, calibrator="Identity", source=(0.5, 0.5))
+    with refused("source"):
+        PriorShift.fit(p, calibrator="Identity", source=(0.5, 0.5, 0.0))
+    with refused("conflicting_settings", "source"):
+        PriorShift.fit(p, calibrator="Identity", source=(0.5, 0.3, 0.2), unlabeled=p.logits)
+
+
 def test_arrays_of_numpy_are_taken_as_tensors_and_tuples_are():
     p, new = drawn(100, SHARES, 0), drawn(100, [0.1, 0.2, 0.7], 1)
     pairs = ("unlabeled", new.logits.numpy(), new.logits), ("prior", SHARES, tuple(SHARES.tolist()))

@@ -53,7 +53,7 @@ def assess(
             chunks that are only summarized; metrics that need all predictions, such as AUROC, are then left out.
         calibrators: Names such as "Temperature", paths of saved ones (.safetensors), classes with a `fit`, or fitted
             calibrators. Default: Identity, Temperature, StructuredMatrix (StructuredVector beyond 1000 classes),
-            HistogramBinning and Auto.
+            HistogramBinning and Auto, and for the event of one of two classes Intercept and Logistic.
         metrics: Metrics that compare the calibrators. Default: by event; for "top" accuracy, nll, brier, ece,
             adaptive_ece and classwise_ece.
         choose: Calibrator to select instead.

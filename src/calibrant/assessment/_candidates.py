@@ -10,12 +10,13 @@ from calibrant._core import registry
 from calibrant._core.types import Calibrator, InputError, Map, prefix_errors
 from calibrant.assessment._overlap import FittingRecord
 from calibrant.io.formats import CALIBRATOR_SUFFIX, CONTRACT_SUFFIX
-from calibrant.predictions import Predictions
+from calibrant.predictions import EventSelector, Predictions
 
 if TYPE_CHECKING:
     from calibrant.deployment import Contract
 
 DEFAULT_CALIBRATORS = ("Identity", "Temperature", "StructuredMatrix", "HistogramBinning", "Auto")
+RISK_CALIBRATORS = ("Intercept", "Logistic")  # also assessed by default where the event is one of two classes
 Progress = Callable[[str], object]
 
 
@@ -90,8 +91,10 @@ def apply_calibrator(p: Predictions, calibrator: Map) -> Predictions:
     return p if isinstance(calibrator, calibrators_.Identity) else p.apply(calibrator)
 
 
-def default_calibrators(k: int) -> tuple[str, ...]:
-    """Return the calibrators that are assessed by default for `k` classes."""
+def default_calibrators(k: int, selector: EventSelector = "top") -> tuple[str, ...]:
+    """Return the calibrators that are assessed by default for `k` classes and the event `selector`."""
+    if k == 2 and isinstance(selector, int):
+        return *DEFAULT_CALIBRATORS[:-1], *RISK_CALIBRATORS, DEFAULT_CALIBRATORS[-1]
     if k <= calibrators_.MAX_MATRIX_CLASSES:
         return DEFAULT_CALIBRATORS
     return tuple("StructuredVector" if name == "StructuredMatrix" else name for name in DEFAULT_CALIBRATORS)

@@ -57,7 +57,8 @@ def plan_assessment(
     Raises:
         InputError: Evaluation data share rows with fitting data, or an input is unknown or does not fit the others.
     """
-    calibrators = default_calibrators(val.k) if calibrators is None else calibrators
+    if calibrators is None:
+        calibrators = default_calibrators(val.k, select_event(test if isinstance(test, Predictions) else val, of))
     candidates, requested_name = resolve_candidates(calibrators, choose)
     for candidate in candidates:  # saved calibrators need the order of the classes that they were fitted on
         val = candidate.align_classes(val)

@@ -3,6 +3,7 @@
 A `Solution` is a fitted calibrator before `with_certificate` adds the record of its fit, the `Certificate`.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +13,13 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from calibrant._core.kernels.lbfgs import Minimum
-from calibrant._core.kernels.solvers import Certificate, newton, newton_decrement
+from calibrant._core.kernels.solvers import (
+    Certificate,
+    PointEvaluation,
+    increasing_root,
+    newton,
+    newton_decrement,
+)
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import FiniteScalar, FiniteVector, InputError, Logits, PositiveScalar
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, MIN_RIDGE
@@ -28,9 +35,10 @@ from calibrant.calibrators._fitting import (
 )
 from calibrant.predictions import Predictions
 
-__all__ = ["Beta", "Platt", "Quadratic"]
+__all__ = ["Beta", "Intercept", "Logistic", "Platt", "Quadratic"]
 
 MAX_FINITE_SCORE = 1e300  # larger scores count as infinite
+TINY_RIDGE = 1e-9  # of `Logistic`, whose coefficients are to be those of maximum likelihood
 MIN_RELATIVE_SPREAD = 1e-12  # standard deviation below which a feature is constant up to rounding
 NO_SCORE_LIMIT = torch.tensor(MAX_FINITE_SCORE, dtype=torch.float64)
 
@@ -68,6 +76,49 @@ class Platt:
     def __call__(self, logits: Logits) -> Logits:
         """Return the logits -s/2 and s/2 of the new score s."""
         return _score_to_logits(self.slope * _score(logits, self.limit) + self.bias)
+
+
+@CALIBRATORS.register
+@dataclass(frozen=True, eq=False)
+class Logistic(Platt):
+    r"""Logistic recalibration, $\sigma(a s + b)$ of the score $s = z_1 - z_0$ (Cox 1958; Steyerberg 2019, ch. 15).
+
+    The map of `Platt`, fitted to the labels themselves: the slope is `metrics.calibration_slope`. A ridge of 1e-9 keeps
+    it finite where a threshold separates the classes; `Platt` is better there. a may be negative.
+
+    >>> number = lambda x: torch.tensor(x, dtype=torch.float64)
+    >>> Logistic(number(2.0), number(1.0))(torch.tensor([[0.0, 3.0]]))
+    tensor([[-3.5000,  3.5000]])
+    """
+
+    @classmethod
+    @fit_method
+    def fit(cls, p: Predictions) -> "Logistic":
+        """Fit a and b by maximum likelihood."""
+        return fit_logistic(p).with_certificate(p)
+
+
+@CALIBRATORS.register
+@dataclass(frozen=True, eq=False)
+class Intercept(Platt):
+    r"""Recalibration in the large, $\sigma(s + b)$ of the score $s = z_1 - z_0$ (Steyerberg 2019, ch. 15).
+
+    The map of `Platt` with a = 1: a new intercept, `metrics.calibration_intercept`, and the same order and spread of
+    the log-odds. After it, the mean probability is the frequency of the event. A class without labels counts as half
+    an example.
+
+    >>> number = lambda x: torch.tensor(x, dtype=torch.float64)
+    >>> Intercept(number(1.0), number(1.0))(torch.tensor([[0.0, 3.0]]))
+    tensor([[-2.,  2.]])
+    """
+
+    capabilities = Capabilities(num_classes=2, repairs_overconfidence=False)
+
+    @classmethod
+    @fit_method
+    def fit(cls, p: Predictions) -> "Intercept":
+        """Fit b by maximum likelihood."""
+        return fit_intercept(p).with_certificate(p)
 
 
 @CALIBRATORS.register
@@ -149,6 +200,36 @@ def fit_platt(p: Predictions, *, monotone: bool = True) -> Solution[Platt]:
     problem = _Logistic.from_features(s[:, None], targets, p, reference)
     slack = 2 / p.total_weight  # the targets may raise the NLL of the labels
     return problem.fit(lambda w, c: Platt(w[0], c, limit), monotone=monotone, slack=slack)
+
+
+def fit_logistic(p: Predictions) -> Solution[Logistic]:
+    """Fit `Logistic` without a certificate."""
+    s, scale, limit = _fitting_scores(p, "Logistic")
+    reference = torch.stack([1 / scale, torch.zeros_like(scale)])  # (w, c) of `_Logistic` for the map s / scale
+    problem = _Logistic.from_features(s[:, None], p.labels.double(), p, reference, ridge=TINY_RIDGE)
+    return problem.fit(lambda w, c: Logistic(w[0], c, limit), monotone=False)
+
+
+def fit_intercept(p: Predictions) -> Solution[Intercept]:
+    """Fit `Intercept` without a certificate: the b at which as many events are expected as happened."""
+    s, _, limit = _fitting_scores(p, "Intercept")
+    w, n = example_weights(p), p.total_weight
+    num_events = float(w @ p.labels.double())
+    events = min(max(num_events, min(0.5, n / 2)), n - min(0.5, n / 2))
+
+    def excess(b: float) -> PointEvaluation:
+        """Return the expected minus the observed events, and its derivatives in b."""
+        q = (s + b).sigmoid()
+        slope = q * (1 - q)
+        return PointEvaluation(float(w @ q) - events, float(w @ slope), float(w @ (slope * (1 - 2 * q))))
+
+    bound = float(s.abs().max()) + math.log(2 * n + 2)  # beyond it, hardly an example can change
+    root = increasing_root(excess, 0.0, -bound, bound, tolerance=1e-9)
+    b = torch.tensor(root.x, dtype=torch.float64)
+    gradient = abs(excess(root.x).value) / n
+    slack = 0.0 if num_events == events else 1 / n  # the half example may raise the NLL of the labels
+    fitted = Intercept(torch.ones_like(b), b, limit.cpu())
+    return Solution(fitted, "converged", gradient, root.iterations, slack=slack, clips_zeros=True)
 
 
 def fit_beta(p: Predictions, *, monotone: bool = True) -> Solution[Beta]:
@@ -250,7 +331,9 @@ class _Logistic:
     reference: Tensor  # (m+1) in the coordinates
 
     @classmethod
-    def from_features(cls, features: Tensor, targets: Tensor, p: Predictions, reference: Tensor) -> "_Logistic":
+    def from_features(
+        cls, features: Tensor, targets: Tensor, p: Predictions, reference: Tensor, ridge: float = MIN_RIDGE
+    ) -> "_Logistic":
         """Build the problem in the weights and the intercept of standardized features, which are its coordinates.
 
         Means and standard deviations are weighted by the curvature of the loss at the reference.
@@ -260,6 +343,7 @@ class _Logistic:
             targets: Label of each example, or the probability of label 1, (n).
             p: Predictions, for the weights of the examples.
             reference: Weights w and intercept c of the reference, (m+1).
+            ridge: Ridge, as a share of the mean square log-odds.
         """
         n, m = features.shape
         example_shares = example_weights(p) / p.total_weight
@@ -276,9 +360,9 @@ class _Logistic:
         to_parameters[:m, :m] = (1 / spread).diag().cpu()
         to_parameters[m, :m] = (-center / spread).cpu()
         coordinates = torch.linalg.solve(to_parameters, reference.cpu())
-        # t' ridge t / 2 is 1e-6 times the sum over examples of the curvature times the squared log-odds
-        ridge = (2 * MIN_RIDGE * (x * curvature) @ x.mT).cpu()
-        return cls(x, targets, example_shares, ridge, to_parameters, coordinates)
+        # t' penalty t / 2 is the ridge times the sum over examples of the curvature times the squared log-odds
+        penalty = (2 * ridge * (x * curvature) @ x.mT).cpu()
+        return cls(x, targets, example_shares, penalty, to_parameters, coordinates)
 
     def __call__(self, t: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return the penalized loss, its gradient and its Hessian at coordinates t."""

@@ -27,11 +27,12 @@ class PriorShift:
     r"""Correction for other class shares (prior shift), $\log p_j + \log(w'_j / w_j)$ (Saerens et al. 2002, eq. 2.4).
 
     p are the calibrated probabilities and w the shares of the labels of the fitting data; one uniform pseudo-example
-    keeps them above 0. The new shares w' are given as `prior`, or estimated from `unlabeled` examples by maximum
-    likelihood: EM on the probabilities of `BiasCorrectedTemperature` (Alexandari et al. 2020). Both sets are samples.
-    Without a shift the likelihood ratio statistic is therefore about $c = (k - 1)(1 + n'/n)$, and an estimate with
-    statistic g is shrunk toward w by the share c / g, completely if g < c. Assumes that the distribution of the
-    features within each class does not change.
+    keeps them above 0. They may be given as `source` instead, for a model that saw more of the rare class. The new
+    shares w' are given as `prior`, or estimated from `unlabeled` examples by maximum likelihood: EM on the
+    probabilities of `BiasCorrectedTemperature` (Alexandari et al. 2020). Both sets are samples. Without a shift the
+    likelihood ratio statistic is therefore about $c = (k - 1)(1 + n'/n)$, and an estimate with statistic g is shrunk
+    toward w by the share c / g, completely if g < c. Assumes that the distribution of the features within each class
+    does not change.
 
     >>> from calibrant.calibrators import Identity
     >>> shifted = PriorShift(Identity(), torch.tensor([0.0, 1.0]).double())
@@ -52,6 +53,7 @@ class PriorShift:
         *,
         calibrator: CalibratorText = "Auto",
         prior: Literal["uniform"] | tuple[float, ...] | None = None,
+        source: tuple[float, ...] | None = None,
         unlabeled: str | Path | Tensor | np.ndarray | Predictions | None = None,
     ) -> "PriorShift":
         """Fit a calibrator and correct it for other class shares.
@@ -60,20 +62,24 @@ class PriorShift:
             p: Validation predictions.
             calibrator: The calibrator to fit, by name.
             prior: "uniform" (default), or one positive number per class; they are divided by their sum.
+            source: Class shares that the probabilities assume, one positive number per class, such as (0.5, 0.5) after
+                undersampling, in a case-control study or with `scale_pos_weight`. By default those of the labels. With
+                calibrator="Identity" nothing is fitted: the log-odds move by the ratio of `prior` and `source`.
             unlabeled: Examples from which to estimate the shares, instead of a `prior`: logits (n, k), predictions, or
                 the path of a file of predictions. Their labels are ignored.
 
         Raises:
-            InputError: for a class without a share, and for both `prior` and `unlabeled`.
+            InputError: for a class without a share, and for `unlabeled` together with `prior` or `source`.
         """
-        if prior is not None and unlabeled is not None:
+        if unlabeled is not None and (prior is not None or source is not None):
+            given = "a prior" if prior is not None else "a source"
             raise InputError(
-                "Expected a prior or unlabeled examples for PriorShift, got both. Try leaving one out.",
+                f"Expected {given} or unlabeled examples for PriorShift, got both. Try leaving one out.",
                 code="conflicting_settings",
             )
-        old_shares = _label_shares(p)
+        old_shares = _label_shares(p) if source is None else _normalize_shares(source, p.k, "source")
         if unlabeled is None:
-            new_shares = _normalize_prior("uniform" if prior is None else prior, p.k)
+            new_shares = _normalize_shares("uniform" if prior is None else prior, p.k, "prior")
         else:
             new_shares = _estimate_shares(p.double(), old_shares, _load_examples(unlabeled, p))
         inner = fit_function(CALIBRATORS.method(calibrator))(p)
@@ -92,13 +98,15 @@ def _label_shares(p: Predictions) -> Tensor:
     return (counts / counts.sum()).cpu()
 
 
-def _normalize_prior(prior: Literal["uniform"] | tuple[float, ...], k: int) -> Tensor:
-    """Return the k class shares of a given prior, divided by their sum. Raises `InputError` for an invalid prior."""
-    shares = torch.ones(k, dtype=torch.float64) if prior == "uniform" else torch.tensor(prior, dtype=torch.float64)
+def _normalize_shares(
+    given: Literal["uniform"] | tuple[float, ...], k: int, name: Literal["prior", "source"]
+) -> Tensor:
+    """Return k class shares, divided by their sum. Raises `InputError`, with the name as code, for invalid ones."""
+    shares = torch.ones(k, dtype=torch.float64) if given == "uniform" else torch.tensor(given, dtype=torch.float64)
     if len(shares) != k or not bool((shares > 0).all() & shares.isfinite().all()):
+        hint = ", or 'uniform'" if name == "prior" else ""
         raise InputError(
-            f"Expected a prior of {k} positive numbers, got {prior}. Try one number per class, or 'uniform'.",
-            code="prior",
+            f"Expected a {name} of {k} positive numbers, got {given}. Try one number per class{hint}.", code=name
         )
     return shares / shares.sum()
 

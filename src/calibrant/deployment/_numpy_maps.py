@@ -105,6 +105,11 @@ def ensemble_temperature(z: Array, fitted: Fitted) -> Array:
     return np.log(scaled_weight * scaled_p + weight * p + uniform_weight / z.shape[-1])
 
 
+def logistic_line(z: Array, fitted: Fitted) -> Array:
+    """Map the log-odds to slope times log-odds plus bias."""
+    return score_to_logits(fitted["slope"] * score(z, fitted) + fitted["bias"])
+
+
 def beta(z: Array, fitted: Fitted) -> Array:
     """Map the log-odds to a log p - b log q + c, with q = 1 - p (Kull et al. 2017)."""
     s = score(z, fitted)
@@ -423,10 +428,12 @@ MAPS: dict[str, Any] = {
     "HistogramBinning": lambda z, fitted: data_bins(z, fitted, "accuracy"),
     "Identity": lambda z, fitted: z,
     "IntraOrderPreserving": intra_order_preserving,
+    "Intercept": logistic_line,
     "Isotonic": isotonic,
+    "Logistic": logistic_line,
     "Matrix": matrix,
     "Monotone": monotone,
-    "Platt": lambda z, fitted: score_to_logits(fitted["slope"] * score(z, fitted) + fitted["bias"]),
+    "Platt": logistic_line,
     "PriorShift": lambda z, fitted: apply(fitted["calibrator"], z) + fitted["shift"],
     "Quadratic": quadratic,
     "ScalingBinning": lambda z, fitted: data_bins(apply(fitted["scaler"], z), fitted),

@@ -9,7 +9,7 @@ metric over seeds, and `Summary` holds more predictions than memory does.
 """
 
 from calibrant._core.kernels.bins import Events, EventStatistics
-from calibrant.metrics import _binned, _corp, _cumulative, _omnibus, _ranking, _scores, _smooth
+from calibrant.metrics import _binned, _corp, _cumulative, _omnibus, _ranking, _risk, _scores, _smooth
 from calibrant.metrics import curves as curves
 from calibrant.metrics import ood as ood
 from calibrant.metrics import tables as tables
@@ -48,6 +48,7 @@ from calibrant.metrics._paired_scores import merge_sums as merge_sums
 from calibrant.metrics._paired_scores import score_values as score_values
 from calibrant.metrics._ranking import *
 from calibrant.metrics._ranking import auroc_of as auroc_of
+from calibrant.metrics._risk import *
 from calibrant.metrics._scores import *
 from calibrant.metrics._smooth import *
 from calibrant.metrics._summary import Summary
@@ -64,6 +65,7 @@ __all__ += _corp.__all__
 __all__ += _cumulative.__all__
 __all__ += _omnibus.__all__
 __all__ += _ranking.__all__
+__all__ += _risk.__all__
 __all__ += _scores.__all__
 __all__ += _smooth.__all__
 

@@ -12,11 +12,12 @@ from calibrant._core.kernels.sorting import distinct_values
 from calibrant._core.kernels.threads import map_chunks
 from calibrant._core.types import PerExample, Scalar
 from calibrant.metrics._intervals import SHARE, Interval, Sample
+from calibrant.metrics._logit_fits import check_both_outcomes
 from calibrant.metrics._metric import metric
 from calibrant.metrics._null import merge_scores
 from calibrant.predictions import Predictions
 
-__all__ = ["aurc", "auroc"]
+__all__ = ["aurc", "auroc", "average_precision"]
 
 MAX_INFLUENCE_GROUPS = 4096  # groups of confidence from which the standard error of the AURC is computed
 _BLOCK_GROUPS = 1 << 16  # groups whose part of the AURC is computed at a time, in cache
@@ -146,6 +147,59 @@ def aurc(events: EventStatistics) -> Scalar:
     tensor(0.2500, dtype=torch.float64)
     """
     return aurc_of(events.by_score)
+
+
+def _precision(by_score: GroupedScores) -> tuple[Tensor, Tensor, Scalar]:
+    """Return the weight of at least each score (g), the precision there (g), and the average precision."""
+    above = sums_from(by_score.total_weight)[:-1]
+    precision = sums_from(by_score.correct)[:-1] / above
+    return above, precision, by_score.correct @ precision / by_score.correct.sum()
+
+
+def _average_precision_interval(events: EventStatistics, *, level: float) -> Interval:
+    """Return the interval of a mean in [0, 1] over the events, with the standard error of the influence function."""
+    check_both_outcomes(events.by_score)
+    by_score = merge_scores(events.by_score, MAX_INFLUENCE_GROUPS)
+    above, precision, area = _precision(by_score)
+    n, num_events = by_score.total_weight.sum(), by_score.correct.sum()
+    # An example of at least a score lowers the precision there by its share, and raises it if it is an event
+    lowered = (by_score.correct / above * precision).cumsum(0)
+    raised = (by_score.correct / above).cumsum(0)
+    influence = n / num_events * torch.stack([-lowered, raised - lowered + precision - area])  # (2 g)
+    hits, misses = by_score.correct, by_score.total_weight - by_score.correct
+    square = misses @ influence[0].square() + hits @ influence[1].square()
+    clusters = None
+    if (sums := by_score.clusters) is not None:
+        group = torch.searchsorted(by_score.value, sums.value.contiguous()).clamp_max(len(by_score.value) - 1)
+        hits = sums.total_weight * sums.value + sums.residual
+        weight = sums.total_weight.sum(1)
+        deviation = (sums.total_weight - hits) @ influence[0, group] + hits @ influence[1, group]
+        clusters = weight, deviation + area * weight
+    sample = Sample.from_sums(float(n), float(area), float(square), clusters)
+    return sample.bounded_interval(SHARE, level, effective_share=float(num_events / n))
+
+
+@metric(
+    "average precision",
+    higher_is_better=True,
+    meaning="precision, averaged over the recall of the event; the event's frequency if the ranking is random",
+    interval=_average_precision_interval,
+)
+def average_precision(events: EventStatistics) -> Scalar:
+    r"""Return the average precision of ranking by the probability of the event, as scikit-learn's.
+
+    The mean, over the events, of the precision among the examples with at least their probability; equal probabilities
+    share one threshold. A random ranking has the frequency of the event, so that it does not compare populations. The
+    interval has the standard error of the influence function, and is that of a mean over the events in [0, 1].
+
+    Raises:
+        InputError: If all outcomes are alike.
+
+    >>> average_precision(Predictions.from_confidence([0.1, 0.4, 0.6, 0.9], [0, 1, 0, 1]))  # (2/3 + 1) / 2
+    tensor(0.8333, dtype=torch.float64)
+    """
+    check_both_outcomes(events.by_score)
+    return _precision(events.by_score)[2]
 
 
 def auroc_of(by_score: GroupedScores) -> Scalar:

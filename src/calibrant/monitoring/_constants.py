@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from calibrant._core.types import InputError
 from calibrant.monitoring._bounds import stated_answers
 from calibrant.monitoring._features import class_shares, used_groups
 from calibrant.monitoring._requirement import Requirement
@@ -43,6 +44,9 @@ def _with_probabilities(p: Predictions, probs: torch.Tensor) -> Predictions:
 
 
 def _meets(requirement: Requirement, p: Predictions) -> bool:
-    """Return whether the value of a metric meets a requirement."""
+    """Return whether the value of a metric meets a requirement; a slope, which a constant lacks, does not."""
     method = requirement.method
-    return requirement.is_met(float(requirement.metric(stated_answers(method, p), **method.settings)))
+    try:
+        return requirement.is_met(float(requirement.metric(stated_answers(method, p), **method.settings)))
+    except InputError:
+        return False

@@ -1,13 +1,12 @@
 """Logistic regression by maximum likelihood, for calibration slopes and intercepts."""
 
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 
 from calibrant._core.types import InputError
-
-MAX_NEWTON_STEPS, NEWTON_TOLERANCE = 40, 1e-10
-MAX_LINEAR_RATE = 0.1  # of the last decrement to the one before; where outcomes are separated, it is 1 / e
+from calibrant.metrics._logit_fits import MAX_LOGIT_ERROR, expit, fit_logits
 
 
 class LogisticFit(NamedTuple):
@@ -37,27 +36,17 @@ def fit_logistic(
     """
     w = np.ones(len(y)) if weights is None else weights
     fixed = np.zeros(len(y)) if offset is None else offset
-
-    def log_likelihood(beta: np.ndarray) -> float:
-        eta = x @ beta + fixed
-        return float(w @ (y * eta - np.logaddexp(0, eta)))
-
-    beta = np.zeros(x.shape[1])
-    value, previous = log_likelihood(beta), np.inf
-    for _ in range(MAX_NEWTON_STEPS):
-        p = 0.5 * (1 + np.tanh((x @ beta + fixed) / 2))
-        gradient, information = x.T @ (w * (y - p)), (x.T * (w * p * (1 - p))) @ x
-        try:
-            step = np.linalg.solve(information, gradient)
-        except np.linalg.LinAlgError:
-            break
-        decrement = float(gradient @ step) / float(w.sum())
-        if decrement < NEWTON_TOLERANCE and decrement <= MAX_LINEAR_RATE * previous:
-            return LogisticFit(beta + step, np.linalg.inv(information), log_likelihood(beta + step))
-        previous, scale = decrement, 1.0
-        while (new_value := log_likelihood(beta + scale * step)) < value and scale > NEWTON_TOLERANCE:
-            scale /= 2
-        beta, value = beta + scale * step, new_value
+    beta = fit_logits(x, w, w * y, fixed)
+    logit = x @ beta + fixed
+    p = expit(logit)
+    information = (x.T * (w * p * (1 - p))) @ x
+    with suppress(np.linalg.LinAlgError):  # a singular matrix
+        covariance = np.linalg.inv(information)
+        variance = np.einsum(
+            "ni,ij,nj->n", x, covariance, x
+        )  # of fitted logits, infinite without a maximum
+        if variance.max() <= MAX_LOGIT_ERROR**2:
+            return LogisticFit(beta, covariance, float(w @ (y * logit - np.logaddexp(0, logit))))
     raise InputError(
         "Expected outcomes that the predictors do not separate, got separated ones or one kind alone. Try more data.",
         code="separation",

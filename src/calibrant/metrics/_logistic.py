@@ -42,9 +42,7 @@ def fit_logistic(
     information = (x.T * (w * p * (1 - p))) @ x
     with suppress(np.linalg.LinAlgError):  # a singular matrix
         covariance = np.linalg.inv(information)
-        variance = np.einsum(
-            "ni,ij,nj->n", x, covariance, x
-        )  # of fitted logits, infinite without a maximum
+        variance = np.einsum("ni,ij,nj->n", x, covariance, x)  # of fitted logits, infinite without a maximum
         if variance.max() <= MAX_LOGIT_ERROR**2:
             return LogisticFit(beta, covariance, float(w @ (y * logit - np.logaddexp(0, logit))))
     raise InputError(

@@ -33,5 +33,5 @@ def render_cell(p: "Predictions") -> str:
     rows = "".join(
         f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in zip(*columns.values(), strict=True)
     )
-    more = f"<p>and {len(p) - NUM_ROWS:,} more rows</p>" if len(p) > NUM_ROWS else ""
-    return f"<p><code>{escape(repr(p))}</code></p><table><tr>{head}</tr>{rows}</table>{more}"
+    remainder = f"<p>and {len(p) - NUM_ROWS:,} more rows</p>" if len(p) > NUM_ROWS else ""
+    return f"<p><code>{escape(repr(p))}</code></p><table><tr>{head}</tr>{rows}</table>{remainder}"

@@ -14,8 +14,8 @@ from refusals import refused
 
 from calibrant import Predictions, assess, calibrators, losses, measure, metrics, registry
 from calibrant.assessment import DEFAULT_CALIBRATORS
-from calibrant.assessment._candidates import default_calibrators
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
+from calibrant.assessment._candidates import default_calibrators
 from calibrant.assessment._mistakes import describe_mistakes, most_confident_errors
 from calibrant.assessment._serialize import serialize_fitted
 from calibrant.predictions.events import describe_event

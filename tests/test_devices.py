@@ -38,6 +38,8 @@ BYTES_PER_ROW |= {
 }
 BYTES_PER_ROW |= {"refinement_nll": 48, "refinement_brier": 48}
 BYTES_PER_ROW |= {"calibration_intercept": 40, "calibration_slope": 80, "cox": 80}  # fitted on the CPU
+BYTES_PER_ROW |= dict.fromkeys(("ici", "e50", "e90", "emax"), 120)
+BYTES_PER_ROW |= {f"{name}_noise_floor": 3000 for name in ("ici", "e50", "e90", "emax")}  # the sums of all clusters
 
 
 class Device(NamedTuple):

@@ -126,6 +126,7 @@ HEADINGS = {  # headings of the names that a file defines, in reading order
     "metrics._corp": "Score decomposition",
     "metrics._ranking": "Ranking",
     "metrics._risk": "Risks",
+    "metrics._flexible": "Flexible curve",
     "metrics._compare": "Comparing two models or training methods",
     "metrics._differences": "Differences",
     "metrics._decomposition": "Refinement and calibration",

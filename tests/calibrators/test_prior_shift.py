@@ -41,8 +41,8 @@ def test_undersampled_training_is_undone_by_the_shares_of_its_classes():
     x = rng.normal(size=200_000)
     y = (rng.random(len(x)) < 1 / (1 + np.exp(4.6 - x))).astype(int)
     rate = 0.05
-    kept = (y == 1) | (rng.random(len(x)) < rate)
-    source = (float((1 - y[kept]).mean()), float(y[kept].mean()))
+    in_training = (y == 1) | (rng.random(len(x)) < rate)
+    source = (float((1 - y[in_training]).mean()), float(y[in_training].mean()))
     logits = x - 4.6 - np.log(rate)  # what a logistic regression learns from the rows that are kept
     p = Predictions.from_binary_logits(logits, y, logits=True).with_event(1)
     prior = (float((1 - y).mean()), float(y.mean()))

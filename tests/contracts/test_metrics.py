@@ -12,8 +12,12 @@ from calibrant import InputError, Predictions, metrics, registry
 contract = Contract()
 OF_BOTH_OUTCOMES = {  # metrics that need examples with the event and without it
     *("average_precision", "calibration_intercept", "calibration_slope", "cox", "scaled_brier"),
+    *("ici", "e50", "e90", "emax"),
 }
-OF_LOG_ODDS = {"calibration_intercept", "calibration_slope", "cox"}  # which probabilities of 0 and 1 lack
+OF_LOG_ODDS = {  # which probabilities of 0 and 1 lack
+    *("calibration_intercept", "calibration_slope", "cox", "ici", "e50", "e90", "emax"),
+    *("ici_noise_floor", "e50_noise_floor", "e90_noise_floor", "emax_noise_floor"),
+}
 
 
 @pytest.mark.parametrize("name", sorted(registry.METRICS))

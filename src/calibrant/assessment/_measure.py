@@ -272,8 +272,11 @@ def _build_measurement(
 
 
 def _row_methods(event: EventKind, extra_methods: list[Method]) -> list[Method]:
-    """Return the metrics of an event, then the requested ones that are not among them, each once."""
-    return list(dict.fromkeys([*map(METRICS.method, event.rows), *extra_methods]))
+    """Return the metrics of an event, then the requested ones with their noise floors, each once."""
+    methods = [*map(METRICS.method, event.rows)]
+    for method in extra_methods:
+        methods += [method, *map(METRICS.method, filter(None, [noise_floor_name(method.text)]))]
+    return list(dict.fromkeys(methods))
 
 
 def _measure_row(method: Method, p: Predictions | Summary, bins: int, level: float) -> Row:

@@ -72,9 +72,9 @@ class PriorShift:
             InputError: for a class without a share, and for `unlabeled` together with `prior` or `source`.
         """
         if unlabeled is not None and (prior is not None or source is not None):
-            given = "a prior" if prior is not None else "a source"
+            conflict = "a prior" if prior is not None else "a source"
             raise InputError(
-                f"Expected {given} or unlabeled examples for PriorShift, got both. Try leaving one out.",
+                f"Expected {conflict} or unlabeled examples for PriorShift, got both. Try leaving one out.",
                 code="conflicting_settings",
             )
         old_shares = _label_shares(p) if source is None else _normalize_shares(source, p.k, "source")
@@ -99,14 +99,14 @@ def _label_shares(p: Predictions) -> Tensor:
 
 
 def _normalize_shares(
-    given: Literal["uniform"] | tuple[float, ...], k: int, name: Literal["prior", "source"]
+    values: Literal["uniform"] | tuple[float, ...], k: int, name: Literal["prior", "source"]
 ) -> Tensor:
     """Return k class shares, divided by their sum. Raises `InputError`, with the name as code, for invalid ones."""
-    shares = torch.ones(k, dtype=torch.float64) if given == "uniform" else torch.tensor(given, dtype=torch.float64)
+    shares = torch.ones(k, dtype=torch.float64) if values == "uniform" else torch.tensor(values, dtype=torch.float64)
     if len(shares) != k or not bool((shares > 0).all() & shares.isfinite().all()):
         hint = ", or 'uniform'" if name == "prior" else ""
         raise InputError(
-            f"Expected a {name} of {k} positive numbers, got {given}. Try one number per class{hint}.", code=name
+            f"Expected a {name} of {k} positive numbers, got {values}. Try one number per class{hint}.", code=name
         )
     return shares / shares.sum()
 

@@ -9,7 +9,7 @@ metric over seeds, and `Summary` holds more predictions than memory does.
 """
 
 from calibrant._core.kernels.bins import Events, EventStatistics
-from calibrant.metrics import _binned, _corp, _cumulative, _omnibus, _ranking, _risk, _scores, _smooth
+from calibrant.metrics import _binned, _corp, _cumulative, _flexible, _omnibus, _ranking, _risk, _scores, _smooth
 from calibrant.metrics import curves as curves
 from calibrant.metrics import ood as ood
 from calibrant.metrics import tables as tables
@@ -25,6 +25,7 @@ from calibrant.metrics._decomposition import ScoreDecomposition, decompose_score
 from calibrant.metrics._differences import AnyDifference as AnyDifference
 from calibrant.metrics._differences import Difference, paired_difference
 from calibrant.metrics._differences import paired_p_value as paired_p_value
+from calibrant.metrics._flexible import *
 from calibrant.metrics._info import describe_metric as describe_metric
 from calibrant.metrics._info import fits_summary as fits_summary
 from calibrant.metrics._info import is_calibration_error as is_calibration_error
@@ -63,6 +64,7 @@ __all__ += ["share_interval", "share_limits", "strict_limits", "tables", "two_sa
 __all__ += _binned.__all__
 __all__ += _corp.__all__
 __all__ += _cumulative.__all__
+__all__ += _flexible.__all__
 __all__ += _omnibus.__all__
 __all__ += _ranking.__all__
 __all__ += _risk.__all__

@@ -11,7 +11,7 @@ from calibrant._core.kernels.bins import ClusterSums, GroupedScores
 from calibrant._core.types import InputError
 
 Array = np.ndarray
-MAX_FIT_STEPS = 200
+MAX_FIT_STEPS = 100
 MAX_LOGIT_CHANGE = 1.0  # of any example in a step, within which Newton's method for logistic regression descends
 STEP_TOLERANCE = 1e-10  # change of the log-odds below which a step is the last
 MIN_EIGENVALUE = 1e-12  # relative, that is added to the information, so that simulated draws may be separated
@@ -54,15 +54,21 @@ class LogitFit:
 
     @cached_property
     def _precision(self) -> tuple[Array, float]:
-        p = self.probability
-        information = (self.x.T * (to_numpy(self.by_score.total_weight) * p * (1 - p))) @ self.x
         if self.by_score.clusters is not None:
-            return _cluster_covariance(self.x, self.by_score.clusters, to_numpy(self.by_score.value), p, information)
-        return self.by_score.dispersion * np.linalg.pinv(information, hermitian=True), math.inf
+            return _cluster_covariance(
+                self.x, self.by_score.clusters, to_numpy(self.by_score.value), self.probability, self._information
+            )
+        return self.by_score.dispersion * np.linalg.pinv(self._information, hermitian=True), math.inf
 
-    def logit_error(self) -> Array:
-        """Return the standard error of the fitted log-odds, (g)."""
-        return np.sqrt(np.einsum("gi,ij,gj->g", self.x, self.covariance, self.x))
+    @property
+    def _information(self) -> Array:
+        p = self.probability
+        return (self.x.T * (to_numpy(self.by_score.total_weight) * p * (1 - p))) @ self.x
+
+    def largest_logit_error(self) -> float:
+        """Return the largest standard error of the fitted log-odds for independent examples."""
+        covariance = np.linalg.pinv(self._information, hermitian=True)
+        return math.sqrt(float(np.einsum("gi,ij,gj->g", self.x, covariance, self.x).max()))
 
 
 def log_odds(by_score: GroupedScores) -> Array:
@@ -112,17 +118,18 @@ def fit_logits(x: Array, weight: Array, hits: Array, offset: Array) -> Array:
     """
     m = x.shape[1]
     products = (x[:, :, None] * x[:, None, :]).reshape(len(x), m * m)
-    theta = np.zeros((*hits.shape[:-1], m))
+    shape, hits = hits.shape[:-1], hits.reshape(-1, len(x))
+    theta, active = np.zeros((len(hits), m)), np.arange(len(hits))  # samples whose search has not ended
     for _ in range(MAX_FIT_STEPS):
-        p = expit(offset + theta @ x.T)
-        information = ((weight * p * (1 - p)) @ products).reshape(*theta.shape, m)
-        gradient = (hits - weight * p) @ x
-        step = solve_information(information, gradient)
-        change = np.abs(step @ x.T).max(-1, keepdims=True)
-        theta = theta + step / np.maximum(change / MAX_LOGIT_CHANGE, 1.0)
-        if change.max() < STEP_TOLERANCE:
+        p = expit(offset + theta[active] @ x.T)
+        information = ((weight * p * (1 - p)) @ products).reshape(-1, m, m)
+        step = solve_information(information, (hits[active] - weight * p) @ x)
+        change = np.abs(step @ x.T).max(1)
+        theta[active] += step / np.maximum(change / MAX_LOGIT_CHANGE, 1.0)[:, None]
+        active = active[change >= STEP_TOLERANCE]
+        if not len(active):
             break
-    return theta
+    return theta.reshape(*shape, m)
 
 
 def _cluster_covariance(x: Array, sums: ClusterSums, risk: Array, p: Array, information: Array) -> tuple[Array, float]:

@@ -2,27 +2,111 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._core.kernels.bins import Bins, ClusterSums, GroupedScores, allow_rounding
-from calibrant._core.types import NonNegativeInt, OpenFraction, check_arguments
-from calibrant.metrics import _corp, _ranking
-from calibrant.metrics._intervals import Curve, cluster_share_interval, share_limits
+from calibrant._core.kernels.bins import (
+    MAX_CLUSTER_SLOTS,
+    Bins,
+    ClusterSums,
+    EventStatistics,
+    GroupedScores,
+    allow_rounding,
+)
+from calibrant._core.types import InputError, NonNegativeInt, OpenFraction, check_arguments
+from calibrant.metrics import _corp, _flexible, _ranking
+from calibrant.metrics._intervals import Curve, cluster_share_interval, share_limits, student_quantile
+from calibrant.metrics._logit_fits import expit
 from calibrant.metrics._moments import draw_signs
 from calibrant.metrics._null import draw_outcomes, merge_scores
 from calibrant.predictions import as_predictions
 
-__all__ = ["corp", "risk_coverage"]
+__all__ = ["FlexibleCurve", "corp", "flexible", "risk_coverage"]
 
 MAX_BAND_GROUPS = 4096  # groups of confidence from which a band is computed
 MAX_WALK_STOPS = 512  # groups of confidence at which a walk is read
 NUM_WALKS = 2000
+NUM_CURVE_DRAWS = 4000  # of the coefficients of a flexible curve
 MIN_BAND_WIDTH = 1e-9  # of a side of a band, as an angle
 MIN_CLUSTER_DEVIATION = 1e-12  # replaces 0 as a divisor, where all clusters are alike
+
+
+@dataclass(frozen=True, eq=False)
+class FlexibleCurve(Curve):
+    """A flexible calibration curve. `low` and `high` are the pointwise band of the curve itself."""
+
+    simultaneous_low: Tensor | None = None  # (g) of the band that holds the whole curve
+    simultaneous_high: Tensor | None = None
+    method: str = ""  # of the smoother, in words
+
+
+@check_arguments
+def flexible(
+    predictions: Any,
+    labels: Any = None,
+    weights: Any = None,
+    *,
+    level: OpenFraction = 0.90,
+    knots: Literal[3, 4, 5] = 4,
+) -> FlexibleCurve:
+    """Return a flexible calibration curve, a restricted cubic spline of the log-odds (Harrell 2015, section 2.4.5).
+
+    Fitted by maximum likelihood, with knots at Harrell's quantiles. More than 512 distinct confidences are drawn as as
+    many groups. Both bands are about the curve itself: the pointwise one holds the curve at a given confidence, the
+    simultaneous one holds it everywhere, each with probability `level` if the spline is flexible enough. The band of
+    `corp` answers another question: where the curve of a calibrated model would lie. `ici`, `e50`, `e90` and `emax` are
+    distances of this curve to the diagonal.
+
+    Args:
+        predictions: Predictions, or logits.
+        labels: Labels, if logits are given.
+        weights: Weights, if logits are given.
+        level: Probability that a band holds the curve.
+        knots: Number of knots.
+
+    Raises:
+        InputError: If a probability is 0 or 1, all outcomes are alike, or the curve separates them.
+
+    >>> from calibrant import Predictions
+    >>> z = torch.tensor([[0.0, -1.0], [0.0, 1.0]]).repeat(40, 1)
+    >>> curve = flexible(Predictions(z, torch.tensor([0, 1, 0, 1, 0, 1, 1, 0]).repeat(10), of=1))
+    >>> curve.y  # two probabilities leave a line through both frequencies
+    tensor([0.2500, 0.7500], dtype=torch.float64)
+    """
+    with as_predictions(predictions, labels, weights) as p:
+        return flexible_of(p.events, level, knots)
+
+
+def flexible_of(events: EventStatistics, level: float, knots: Literal[3, 4, 5]) -> FlexibleCurve:
+    """Return the flexible curve of an event with its bands (see `flexible`)."""
+    curve = _flexible.SplineCurve.of_events(events, knots)
+    fit, merged = curve.fit, merge_scores(events.by_score, MAX_CLUSTER_SLOTS)
+    if fit.degrees <= 0:
+        raise InputError("Expected at least two clusters, which show how they vary, got one.", code="one_cluster")
+    if curve.is_separated:
+        raise InputError(
+            f"Expected enough events for a curve with {knots} knots, got one that separates events from the rest. Try "
+            "knots=3, or calibration_slope.",
+            code="separated",
+        )
+    center, x = curve.log_odds_at(merged)
+    error, rng = np.sqrt(np.einsum("gi,ij,gj->g", x, fit.covariance, x)), np.random.default_rng(0)
+    values, vectors = np.linalg.eigh(fit.covariance)
+    draws = rng.normal(size=(NUM_CURVE_DRAWS, x.shape[1])) * np.sqrt(values.clip(0)) @ vectors.T
+    if np.isfinite(fit.degrees):  # the variance of clusters is uncertain
+        draws /= np.sqrt(rng.chisquare(fit.degrees, (NUM_CURVE_DRAWS, 1)) / fit.degrees)
+    largest = np.abs(draws @ x.T / np.maximum(error, MIN_CLUSTER_DEVIATION)).max(1)  # in standard errors
+    quantiles = student_quantile(level, fit.degrees), float(np.quantile(largest, level))
+    ends = [expit(center + sign * z * error) for z in quantiles for sign in (-1, 1)]
+    y, low, high, all_low, all_high = (torch.from_numpy(v) for v in (expit(center), *ends))
+    weight = merged.total_weight.cpu() / merged.total_weight.sum().cpu()
+    num_knots = len(curve.places)
+    method = f"restricted cubic spline of the log-odds with {num_knots} knots" if num_knots > 2 else "logistic line"
+    return FlexibleCurve(merged.value.cpu(), y, low, high, weight, all_low, all_high, method)
 
 
 @check_arguments

@@ -11,6 +11,7 @@ from calibrant.reports.plots._predictions import (
     SERIES_COLORS,
     confidence_histogram,
     curves,
+    flexible_curve,
     histograms,
     intervals,
     reliability,
@@ -22,6 +23,6 @@ from calibrant.reports.plots._predictions import rare_histogram as rare_histogra
 from calibrant.reports.plots._theory import curve_family, simplex_arrows, simplex_contours, simplex_heat
 
 __all__ = ["BACKGROUND_COLOR", "BAR_COLOR", "GAP_COLOR", "LINE_COLOR", "SERIES_COLORS", "confidence_histogram"]
-__all__ += ["curve_family", "curves", "evidence_timeline", "gap_timeline", "histograms", "intervals"]
+__all__ += ["curve_family", "curves", "evidence_timeline", "flexible_curve", "gap_timeline", "histograms", "intervals"]
 __all__ += ["net_benefit", "power_curve", "prediction_sets", "reliability", "reliability_curve"]
 __all__ += ["risk_coverage", "simplex_arrows", "simplex_contours", "simplex_heat"]

@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, Percent
 from calibrant._core.kernels.bins import Bins
 from calibrant._core.text import display_name
 from calibrant.metrics import Curve, Interval
+from calibrant.metrics.curves import FlexibleCurve
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import BINARY_EVENTS
 
@@ -96,6 +97,18 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
     # Without clipping, dots on the edge of the axes are whole
     ax.plot(x, y, color=BAR_COLOR, linewidth=1.8, clip_on=False, **_dots(x, size=4.0))
     return _draw_logit_square(ax, title, x, y) if is_rare else _draw_unit_square(ax, title)
+
+
+def flexible_curve(curve: FlexibleCurve, *, ax: Axes, title: str = "") -> Axes:
+    """Draw a flexible calibration curve on logit axes, with its pointwise (dark) and simultaneous (light) band."""
+    smallest = _smallest_score(curve)
+    x, y = (v.cpu().numpy().clip(smallest, 1 - smallest) for v in (curve.x, curve.y))
+    for low, high, alpha in ((curve.simultaneous_low, curve.simultaneous_high, 0.15), (curve.low, curve.high, 0.25)):
+        if low is not None and high is not None:
+            lower, upper = (v.cpu().numpy().clip(smallest, 1 - smallest) for v in (low, high))
+            ax.fill_between(x, lower, upper, color=BAR_COLOR, alpha=alpha, linewidth=0)
+    ax.plot(x, y, color=BAR_COLOR, linewidth=1.8)
+    return _draw_logit_square(ax, title, x, y)
 
 
 def has_rare_scores(curve: Curve) -> bool:

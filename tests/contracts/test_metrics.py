@@ -8,6 +8,7 @@ from method_contracts import Contract
 from refusals import refused
 
 from calibrant import InputError, Predictions, metrics, registry
+from calibrant.metrics._flexible import CURVE_ERRORS
 
 contract = Contract()
 OF_BOTH_OUTCOMES = {  # metrics that need examples with the event and without it
@@ -20,7 +21,12 @@ OF_LOG_ODDS = {  # which probabilities of 0 and 1 lack
 }
 
 
-@pytest.mark.parametrize("name", sorted(registry.METRICS))
+SLOW = {f"{name}_noise_floor" for name in CURVE_ERRORS}  # which fit a thousand simulated curves
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in sorted(registry.METRICS)]
+)
 def test_contract_of(name):
     contract.verify(name)
 

@@ -78,14 +78,15 @@ def test_share_without_clusters_has_the_whole_range():
     assert (interval.low, interval.high) == (0, 1)
 
 
-def test_copies_in_clusters_sharpen_no_test_and_no_noise_floor(sample):
+def test_copies_in_clusters_sharpen_no_test_and_no_noise_floor():
+    sample = independent(draw(torch.Generator().manual_seed(23), clusters=80, size=1))  # p-values of .12 to .16
     for name in ("kuiper", "ks", "omnibus", "skce"):
         test = getattr(metrics, name).test
         original, clustered, naive = (
             test(p).p_value for p in (sample, copies(sample, 9), independent(copies(sample, 9)))
         )
         assert naive < original / 2
-        assert clustered > original / 2.5
+        assert clustered > original / 1.5
     for name in ("noise_floor", "adaptive_noise_floor"):
         floor = getattr(metrics, name)
         original, clustered, naive = (

@@ -10,6 +10,7 @@ from refusals import refused
 from calibrant import Predictions, metrics
 from calibrant.calibrators import Temperature
 from calibrant.metrics import compare, ood
+from calibrant.metrics._flexible import CURVE_ERRORS
 from calibrant.metrics._jackknife import Jackknife
 
 
@@ -125,7 +126,14 @@ def test_intervals_of_differences_cover_the_truth():
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", [n for n in METRICS if METRICS[n].takes == "statistics"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[pytest.mark.slow] * (n.removesuffix("_noise_floor") in CURVE_ERRORS))
+        for n in METRICS
+        if METRICS[n].takes == "statistics"
+    ],
+)
 def test_jackknife_remainder_gives_the_value_of_its_rows(name, weighted):
     p = draw(300, 3, sharpened=1.5)
     weights = torch.rand(300, generator=torch.Generator().manual_seed(1)).double() + 0.5 if weighted else None

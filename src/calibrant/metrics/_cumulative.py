@@ -42,7 +42,7 @@ def kuiper(events: EventStatistics) -> Scalar:
     >>> kuiper(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     >>> print(kuiper.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
-    0.1000 (p = 0.057)
+    0.1000 (p = 0.068)
     """
     return _path_range(cumulative_residuals(events.by_score))
 
@@ -63,7 +63,7 @@ def ks(events: EventStatistics) -> Scalar:
     >>> ks(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     >>> print(ks.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
-    0.1000 (p = 0.057)
+    0.1000 (p = 0.068)
     """
     return _path_supremum(cumulative_residuals(events.by_score))
 

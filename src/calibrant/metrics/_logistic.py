@@ -6,7 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrant._core.types import InputError
-from calibrant.metrics._logit_fits import MAX_LOGIT_ERROR, expit, fit_logits
+from calibrant.metrics._logit_fits import expit, fit_logits
+
+MAX_LAST_CHANGE = 1e-6
 
 
 class LogisticFit(NamedTuple):
@@ -42,8 +44,9 @@ def fit_logistic(
     information = (x.T * (w * p * (1 - p))) @ x
     with suppress(np.linalg.LinAlgError):  # a singular matrix
         covariance = np.linalg.inv(information)
-        variance = np.einsum("ni,ij,nj->n", x, covariance, x)  # of fitted logits, infinite without a maximum
-        if variance.max() <= MAX_LOGIT_ERROR**2:
+        # of the logits in another step: 0 at a maximum, and about 1 for ever without one
+        change = np.abs(x @ (covariance @ (x.T @ (w * (y - p))))).max()
+        if change < MAX_LAST_CHANGE:
             return LogisticFit(beta, covariance, float(w @ (y * logit - np.logaddexp(0, logit))))
     raise InputError(
         "Expected outcomes that the predictors do not separate, got separated ones or one kind alone. Try more data.",

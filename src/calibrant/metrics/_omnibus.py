@@ -72,7 +72,7 @@ def omnibus(events: EventStatistics) -> Scalar:
     >>> omnibus(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
     tensor(0.2500, dtype=torch.float64)
     >>> print(omnibus.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
-    0.1000 (p = 0.057)
+    0.1000 (p = 0.068)
     """
     form, residual = SmoothForm.from_scores(events.by_score)
     return kuiper(events).clamp_min(form.error(residual))

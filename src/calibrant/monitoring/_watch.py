@@ -254,7 +254,7 @@ class Watch:
 
     # Files
 
-    def save(self, path: str | Path, *, periods: int = 30, level: float = SEQUENCE_LEVEL) -> None:
+    def save(self, path: str | Path, *, periods: int = 30, level: OpenFraction = SEQUENCE_LEVEL) -> None:
         """Write the state (.watch), or the verdict as a page (.html), numbers (.json) or Prometheus metrics (.prom).
 
         Args:

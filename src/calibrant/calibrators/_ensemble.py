@@ -98,7 +98,8 @@ def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Liter
     best = values.index(min(values))
     if best in (0, len(grid) - 1):
         return math.exp(grid[best]), len(grid), "at bound"
-    minimum = minimize_scalar(brier, bounds=(grid[best - 1], grid[best + 1]), method="bounded", options={"xatol": 1e-8})
+    bounds = (grid[best - 1], grid[best + 1])
+    minimum: Any = minimize_scalar(brier, bounds=bounds, method="bounded", options={"xatol": 1e-8})
     return math.exp(minimum.x), len(grid) + int(minimum.nfev), "converged"
 
 

@@ -201,7 +201,8 @@ def _steps(
     yield {"total": "1 + rest"}
     # log(1 + rest) without loss of digits (Kahan)
     logarithm = "CASE WHEN total = 1 THEN rest ELSE rest * LN(total) / (total - 1) END"
-    distances = " + ".join(f"POWER(e{j} / total - CASE WHEN y = {j} THEN 1 ELSE 0 END, 2)" for j in classes)
+    yield {f"d{j}": f"e{j} / total - CASE WHEN y = {j} THEN 1e0 ELSE 0e0 END" for j in classes}
+    distances = " + ".join(f"d{j} * d{j}" for j in classes)
     probability = f"{_by_class('e', classes, 'j')} / total" if by_class else f"e{event} / total"
     confidence = "1 / total" if event == "top" and not by_class else probability
     outcome = "correct" if event == "top" and not by_class else f"CASE WHEN y = {'j' if by_class else event}"

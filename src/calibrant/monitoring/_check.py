@@ -285,12 +285,14 @@ def _conclude(
         for requirement in requirements
         for condition in _check_requirement(requirement, p, pair, 1 - level, by_group=by_group)
     ]
-    notes = (*(() if pair is None else (pair.note,)), *_gate_notes(requirements, constants))
+    notes = (*(() if pair is None else (pair.note,)), *_gate_notes(requirements, p, constants))
     event = evaluated_event(p).title
     return CheckResult(tuple(conditions), level, num_examples(p), event, constants, notes)
 
 
-def _gate_notes(requirements: Sequence[Requirement], constants: tuple[str, ...]) -> Iterator[str]:
+def _gate_notes(
+    requirements: Sequence[Requirement], p: Predictions | Summary, constants: tuple[str, ...]
+) -> Iterator[str]:
     """Yield notes on requirements that a useless model meets."""
     gaps = [x for x in requirements if x.method.name == "signed_gap" and not x.is_relative]
     if len({x.is_upper for x in gaps}) == 1 and not any(x.is_absolute for x in gaps):
@@ -298,9 +300,12 @@ def _gate_notes(requirements: Sequence[Requirement], constants: tuple[str, ...])
     if constants:
         names = {"base rate": "the base rate of the data", "0": "0"}
         models = " or ".join(names[name] for name in constants)
+        others = '"accuracy > 90%"'  # a summary has neither ranks nor pairs of rows
+        if isinstance(p, Predictions):
+            others = f'"auroc > 0.7", {others} or "nll < old"'
         yield (
             f"A model that gives every example the same probability, {models}, meets every requirement too. Try adding "
-            '"auroc > 0.7", "accuracy > 90%" or "nll < old".'
+            f"{others}."
         )
 
 

@@ -14,7 +14,12 @@ from stored_rows import study_rows
 from calibrant import registry
 from calibrant.lab.study import Store, Study
 
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+# RAY_AUTH_MODE: a cluster that Ray has started in this process before would change what later ones ask for
+ENVIRONMENT = os.environ | {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join(sys.path),
+    "RAY_AUTH_MODE": "disabled",
+}
 
 
 def start(study: Path, folder: Path, *options: str) -> subprocess.Popen[str]:

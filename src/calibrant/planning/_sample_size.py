@@ -30,7 +30,7 @@ from calibrant.planning._result import PRECISIONS, SampleSize
 from calibrant.planning._search import PowerCurve, estimate_size, find_size, simulate_curve
 from calibrant.predictions import Predictions
 
-NUM_DRAWS, NUM_CLUSTER_DRAWS, ESTIMATE_DRAWS, QUICK_DRAWS = 2000, 500, 500, 150
+NUM_DRAWS, NUM_CLUSTER_DRAWS, ESTIMATE_DRAWS, QUICK_DRAWS = 2000, 500, 500, 300
 Effect = Annotated[float, Range(gt=0, lt=1, example=0.05)]  # that is to be detected or bounded
 IntervalWidth = Annotated[float, Range(gt=0, example=0.2)]
 DEFAULT_POWER = 0.8

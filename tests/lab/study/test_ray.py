@@ -24,6 +24,7 @@ def cluster(halt):
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
         environment.setenv("HALTS", ENVIRONMENT["HALTS"])
+        environment.setenv("RAY_AUTH_MODE", ENVIRONMENT["RAY_AUTH_MODE"])
         environment.setenv("RAY_worker_niceness", "0")  # else workers starve for minutes beside other tests
         built = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
         try:

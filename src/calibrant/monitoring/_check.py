@@ -300,12 +300,12 @@ def _gate_notes(
     if constants:
         names = {"base rate": "the base rate of the data", "0": "0"}
         models = " or ".join(names[name] for name in constants)
-        others = '"accuracy > 90%"'  # a summary has neither ranks nor pairs of rows
+        advice = '"accuracy > 90%"'  # a summary has neither ranks nor pairs of rows
         if isinstance(p, Predictions):
-            others = f'"auroc > 0.7", {others} or "nll < old"'
+            advice = f'"auroc > 0.7", {advice} or "nll < old"'
         yield (
             f"A model that gives every example the same probability, {models}, meets every requirement too. Try adding "
-            f"{others}."
+            f"{advice}."
         )
 
 

@@ -194,23 +194,19 @@ def measure_command(
     with show_status() as progress:
         progress("measuring")
         load_options = {"ignore_index": ignore_index, **options}
-        summary = load_aggregates(file, load_options)
-        if summary is not None and calibrator is not None:
-            raise InputError(f"{file}: Expected rows to calibrate, got sums. Leave out --calibrator.", code="sums")
-        loaded: Any = summary
-        is_streamed = summary is not None
-        if summary is None:
+        calibrated: Any = load_aggregates(file, load_options)
+        p = None  # the rows, if they are in memory
+        if calibrated is None:
             loaded, is_streamed = _load(file, load_options, stream=stream, memory=memory, num_calibrators=1)
-        if summary is not None:
-            calibrated: Any = summary
-        elif is_streamed:
-            calibrated = assessment.summarize(loaded, calibrate, of=parse_event(of), bins=bins or 15)
-        else:
-            calibrated = calibrate(loaded)
-            print_input_notes([(file, calibrated)])
+            if is_streamed:
+                calibrated = assessment.summarize(loaded, calibrate, of=parse_event(of), bins=bins or 15)
+            else:
+                calibrated, p = calibrate(loaded), loaded
+                print_input_notes([(file, calibrated)])
+        elif calibrator is not None:
+            raise InputError(f"{file}: Expected rows to calibrate, got sums. Leave out --calibrator.", code="sums")
         event = parse_event(of, calibrated)
         result = assessment.measure(calibrated, metrics=metric, of=event, bins=bins, tolerance=tolerance, level=level)
-    p = None if is_streamed else loaded
     page_facts = {"command": command_line(), "measured": _describe_file(file, p, result.n)}
     provenance = {"data": [assessment.data_source("measured", p, path=file, n=result.n)], "calibrators": []}
     if calibrator is not None:

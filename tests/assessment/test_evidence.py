@@ -8,7 +8,7 @@ import torch
 from evidence_checker import find_contradictions, small_problem
 
 from calibrant import Predictions, assess, measure
-from calibrant.cli import assess as assess_commands
+from calibrant.metrics import Summary
 
 QUICK_SEEDS, ALL_SEEDS = range(30), range(30, 500)
 FULL_PAGE_EVERY = 10  # of notebook cells, which hold the same answers and cost less
@@ -85,8 +85,25 @@ def test_upper_bound_covers_the_true_error():
     assert too_small <= 0.1 * draws
 
 
-def test_default_tolerance_of_the_command_is_that_of_measure():
-    assert measure(answers(0.9, 9, 10)).verdict.tolerance == assess_commands.DEFAULT_ERROR_TOLERANCE
+@pytest.mark.parametrize(("events", "tolerance"), [(0, 0.0), (4, 0.002), (100, 0.05), (700, 0.05), (990, 0.005)])
+def test_default_tolerance_is_half_of_the_rarer_rate_and_at_most_five_points(events, tolerance):
+    p = Predictions.from_probs([0.5] * 1000, [1] * events + [0] * (1000 - events))
+    assert measure(p).verdict.tolerance == pytest.approx(tolerance)
+    assert measure(p, of="top").verdict.tolerance == 0.05
+    assert measure(p, tolerance=0.03).verdict.tolerance == 0.03
+    assert measure(Summary.empty(of=1).add(p)).verdict.tolerance == pytest.approx(tolerance)
+
+
+def test_errors_of_a_rare_class_are_compared_with_its_base_rate():
+    p = Predictions.from_probs([0.006] * 1000, [1] * 4 + [0] * 996)
+    table = measure(p)
+    assert table.is_rare
+    assert table.base_rate == 0.004
+    assert table.relative_to_rate(0.002) == "50 % of the base rate"
+    (metrics_table,) = table.document().sections[0].parts
+    relative = {row[0].text: row[-1] for row in metrics_table.rows}
+    assert relative[table["signed_gap"].title] == "50 %"
+    assert relative[table["nll"].title] == ""
 
 
 # The checker itself

@@ -2,6 +2,7 @@
 
 import math
 
+MAX_RARE_RATE = 0.1  # of an event, below which errors are also written relative to its base rate
 MAX_MORE_DIGITS = 5  # beyond the usual ones; smaller numbers are no more than rounding errors
 
 
@@ -51,6 +52,18 @@ def format_points(difference: float, digits: int = 1, sign: str = "") -> str:
     ('12.3', '-0.042')
     """
     return format_number(100 * difference, digits, sign)
+
+
+def format_multiple(value: float, reference: float) -> str:
+    """Return the size of a number relative to another, as the beginning of "the base rate".
+
+    >>> format_multiple(-0.0012, 0.003), format_multiple(0.0051, 0.003), format_multiple(0.3, 0.003)
+    ('40 % of', '1.7 times', '100 times')
+    """
+    ratio = abs(value) / reference
+    if ratio < 1:
+        return f"{format_percent(ratio, 0)} of"
+    return f"{ratio:,.{0 if ratio >= 10 else 1}f} times"
 
 
 def format_level(level: float) -> str:

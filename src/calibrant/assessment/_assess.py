@@ -18,7 +18,6 @@ from calibrant.assessment._evaluation import (
 from calibrant.assessment._label_remarks import fitting_remarks
 from calibrant.assessment._plan import EvaluationData, Plan, keep_applicable, plan_assessment
 from calibrant.assessment._results import Assessment
-from calibrant.assessment._verdict import DEFAULT_TOLERANCE
 from calibrant.metrics import Comparison, allow_for_cross_fitting
 from calibrant.predictions import Predictions
 
@@ -37,7 +36,7 @@ def assess(
     choose: str | None = None,
     folds: NumFolds = DEFAULT_FOLDS,
     of: str | int | None = None,
-    tolerance: Fraction = DEFAULT_TOLERANCE,
+    tolerance: Fraction | None = None,
     level: OpenFraction = LEVEL,
     progress: Progress | None = None,
 ) -> Assessment:
@@ -60,7 +59,7 @@ def assess(
         folds: Number of folds.
         of: Event to evaluate: "top" (the predicted class is correct), or a class by index or name. Default: the event
             of the predictions; for two classes, the positive one (`Predictions.with_default_event`) instead of "top".
-        tolerance: Largest acceptable L2 error, as in `measure`.
+        tolerance: Largest acceptable L2 error, with the default of `measure`.
         level: Level of the intervals.
         progress: Function that is called with a text before each step.
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibrant._core.numbers import format_level, format_p_value, format_percent, format_percent_range
+from calibrant._core.numbers import MAX_RARE_RATE, format_level, format_p_value, format_percent, format_percent_range
 from calibrant.assessment import _tables
 from calibrant.assessment._controls import (
     AS_MEASURED,
@@ -22,6 +22,7 @@ from calibrant.assessment._controls import (
 from calibrant.assessment._results import Assessment, Measurement
 from calibrant.assessment._sentences import (
     MAX_BIN_SHARE,
+    base_rate_sentence,
     calibration_answer,
     capitalize,
     decomposed_changes,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NET_BENEFIT_THRESHOLDS = tuple(i / 50 for i in range(1, 50))
+RATE_RANGE = 10  # multiple of the base rate of a rare class at which its curve of net benefit ends
 MAX_DECISION_ROWS = 200_000  # of predictions whose decisions the page shows
 KIND = "Calibration report"
 
@@ -73,7 +75,7 @@ def _(measurement: Measurement) -> Document:
         kind=KIND,
         title=headline(measurement),
         answers=_measurement_answers(measurement),
-        notes=[*measurement.remarks, lead],
+        notes=[*measurement.remarks, lead, *filter(None, [base_rate_sentence(measurement)])],
         tiles=_tiles(measurement, measurement, measurement["nll"].interval),
         sections=[
             Section(
@@ -81,7 +83,12 @@ def _(measurement: Measurement) -> Document:
             ),
             Section(
                 "Reliability",
-                Deferred(lambda: [*_diagrams(measurements), *measurement_temperature_control(measurement)]),
+                Deferred(
+                    lambda: (
+                        _diagrams(measurements)
+                        + ([] if measurement.is_rare else measurement_temperature_control(measurement))
+                    )
+                ),
                 is_detail=True,
             ),
             *_detail_sections(measurements),
@@ -105,8 +112,8 @@ def _(assessment: Assessment, *, calibrator_path: str | Path | None, from_comman
     usage = _usage_instructions(assessment, calibrator_path, from_command_line=from_command_line)
 
     def reliability() -> list[Part]:
-        """Return the diagrams, and the control of the temperature."""
-        return [*_diagrams(measurements), *assessment_temperature_control(assessment)]
+        """Return the diagrams, and the control of the temperature, whose axes would not show a rare class."""
+        return _diagrams(measurements) + ([] if before.is_rare else assessment_temperature_control(assessment))
 
     sections = [
         Section("Metrics", [table], legend=_interval_legend(before)),
@@ -125,6 +132,7 @@ def _(assessment: Assessment, *, calibrator_path: str | Path | None, from_comman
             *assessment.remarks,
             *fit_warnings(assessment),
             f"{before.n:,} {before.population}. {assessment.protocol} {event_sentence(before)}",
+            *filter(None, [base_rate_sentence(before)]),
         ],
         tiles=_tiles(before, after, "" if assessment.is_identity else f"with {assessment.chosen_label}"),
         sections=[section for section in sections if section.parts],
@@ -309,19 +317,24 @@ def _threshold_parts(measurements: LabeledMeasurements) -> list[Part]:
     name, last = list(measurements.items())[-1]  # users will act on calibrated predictions
     parts = [_tables.thresholds_table(name, last), *_net_benefit_figure(measurements)]
     if not last.event.is_confidence:  # `_coverage_section` has these parts for confidences
-        parts += [*_decision_loss(name, last), threshold_control(_reverse_order(measurements))]
+        parts += _decision_loss(name, last)
+        if not last.is_rare:  # all thresholds of a rare class would be at the first position of the slider
+            parts.append(threshold_control(_reverse_order(measurements)))
     return parts
 
 
 def _net_benefit_figure(measurements: LabeledMeasurements) -> list[Part]:
     """Return the net benefit of acting from each threshold on, or nothing without the predictions."""
     first, curves = next(iter(measurements.values())), dict[str, NetBenefit]()
+    rate, thresholds = first.base_rate, NET_BENEFIT_THRESHOLDS
+    if rate is not None and 0 < rate < MAX_RARE_RATE:
+        thresholds = tuple(RATE_RANGE * rate * threshold for threshold in thresholds)
     for name, measurement in measurements.items():
         p = _decision_predictions(measurement)
         if p is None:
             return []
         event = first.event.selector
-        curves[_short_label(name)] = net_benefit(p, thresholds=NET_BENEFIT_THRESHOLDS, of=event, level=first.level)
+        curves[_short_label(name)] = net_benefit(p, thresholds=thresholds, of=event, level=first.level)
 
     def draw(drawing: "Figure") -> None:
         from calibrant.reports import plots

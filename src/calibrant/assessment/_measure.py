@@ -14,7 +14,7 @@ from calibrant._core.registry import METRICS, Method
 from calibrant._core.types import Count, Fraction, InputError, OpenFraction, check_arguments
 from calibrant.assessment._label_remarks import find_only_class, only_class_remark
 from calibrant.assessment._results import Measurement, Row, metric_info
-from calibrant.assessment._verdict import DEFAULT_TOLERANCE, Verdict
+from calibrant.assessment._verdict import Verdict, default_tolerance
 from calibrant.metrics import Interval, Summary, declared_metric, fits_summary, noise_floor_name
 from calibrant.metrics.tables import ClassSums
 from calibrant.predictions import EventSelector, Predictions, as_predictions
@@ -33,7 +33,7 @@ def measure(
     of: str | int | None = None,
     bins: Count | None = None,
     level: OpenFraction = 0.90,
-    tolerance: Fraction = DEFAULT_TOLERANCE,
+    tolerance: Fraction | None = None,
     fit: Any = None,
 ) -> Measurement:
     """Measure predictions: scores, direction, calibration errors with noise floors, intervals and p-values.
@@ -50,7 +50,8 @@ def measure(
         bins: Number of bins (default 15).
         level: Level of the intervals.
         tolerance: Largest acceptable L2 error. If its upper bound is larger and calibration is not rejected, there is
-            too little data to tell.
+            too little data to tell. Default: 0.05; for a class whose base rate is below 10 %, half of the base rate,
+            and above 90 %, half of the rate of the other labels.
         fit: Calibrator, such as "Auto", whose cross-fit splits NLL into refinement and calibration.
 
     Raises:
@@ -116,7 +117,7 @@ def as_list(names: Sequence[str] | None) -> list[str]:
 
 
 def _measure_in_memory(
-    p: Predictions, extra_methods: list[Method], *, bins: int, level: float, tolerance: float, fit: Any
+    p: Predictions, extra_methods: list[Method], *, bins: int, level: float, tolerance: float | None, fit: Any
 ) -> Measurement:
     """Measure the event of predictions in memory.
 
@@ -172,7 +173,7 @@ def _measure_summary(
     of: str | int | None,
     bins: int | None,
     level: float,
-    tolerance: float,
+    tolerance: float | None,
 ) -> Measurement:
     """Measure a summary with the metrics of its event that it can compute, and the `extra_methods`.
 
@@ -219,7 +220,7 @@ def _build_measurement(
     event: EventKind,
     extra_methods: list[Method],
     *,
-    tolerance: float,
+    tolerance: float | None,
     num_impossible: float,
     observed_frequency: Interval,
     **data: Any,
@@ -231,6 +232,8 @@ def _build_measurement(
     """
     by_name, requested = {row.name: row for row in rows}, {method.text for method in extra_methods}
     signed_gap = by_name["signed_gap"]
+    if tolerance is None:
+        tolerance = default_tolerance(None if event.is_confidence else observed_frequency.value)
     verdict = Verdict.decide(
         p_value=by_name["omnibus"].p_value,
         gap=(signed_gap.low, signed_gap.high),

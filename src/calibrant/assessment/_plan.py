@@ -31,7 +31,7 @@ class Plan:
     event: EventKind
     metric_names: list[str]
     folds: int
-    tolerance: float
+    tolerance: float | None
     level: float  # of the intervals
     guard: OverlapGuard
     on_progress: Progress
@@ -46,7 +46,7 @@ def plan_assessment(
     choose: str | None,
     folds: int,
     of: str | int | None,
-    tolerance: float,
+    tolerance: float | None,
     level: float,
     on_progress: Progress,
 ) -> Plan:

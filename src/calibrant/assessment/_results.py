@@ -13,6 +13,7 @@ from calibrant._core.files import atomic_write, write_by_suffix
 from calibrant._core.kernels.bins import Bins, GroupedScores
 from calibrant._core.kernels.solvers import Certificate
 from calibrant._core.lazy import polars
+from calibrant._core.numbers import MAX_RARE_RATE, format_multiple
 from calibrant._core.text import display_name
 from calibrant.assessment._mistakes import Mistake
 from calibrant.assessment._serialize import data_source, serialize_fitted
@@ -194,6 +195,26 @@ class Measurement(Reportable):
         """Mean predicted probability of the event."""
         return self.observed_frequency.value + self["signed_gap"].value
 
+    @property
+    def base_rate(self) -> float | None:
+        """Frequency of the evaluated class, or None for an event such as "the prediction is correct"."""
+        return None if self.event.is_confidence else self.observed_frequency.value
+
+    @property
+    def is_rare(self) -> bool:
+        """Whether the evaluated class, or its absence, is so rare that errors are compared with its frequency."""
+        return self.base_rate is not None and min(self.base_rate, 1 - self.base_rate) < MAX_RARE_RATE
+
+    def relative_to_rate(self, error: float, noun: bool = True) -> str:
+        """Return an error of a rare class such as "12 % of the base rate", else "". Without `noun`, such as "12 % of".
+
+        If the other labels are rarer, it is compared with their rate.
+        """
+        if self.base_rate is None or not self.is_rare or not 0 < self.base_rate < 1 or not math.isfinite(error):
+            return ""
+        multiple = format_multiple(error, min(self.base_rate, 1 - self.base_rate))
+        return f"{multiple} the {'base rate' if self.base_rate < 0.5 else 'rate of other labels'}" if noun else multiple
+
     def class_name(self, index: int) -> str:
         """Return the name of a class as it is shown."""
         return str(index) if self.names is None else display_name(self.names[index])
@@ -265,6 +286,7 @@ class Measurement(Reportable):
     def numbers(self) -> dict[str, Any]:
         """Return all numbers as builtin types."""
         optional = {
+            "base_rate": self.base_rate,
             "clusters": self.clusters or None,
             "classes": self.names,
             "groups": None if self.groups is None else self.groups.records(),
@@ -416,6 +438,8 @@ class Assessment(Reportable):
             "chosen": self.chosen_name,
             "judged": self.uncalibrated.event.title,
             "how": self.protocol,
+            "level": self.uncalibrated.level,
+            **({} if self.uncalibrated.base_rate is None else {"base_rate": self.uncalibrated.base_rate}),
             "metrics": {name: asdict(info) for name, info in infos.items()},
             "results": _without_groups(self.records()),
             "parameters": self.parameters(),

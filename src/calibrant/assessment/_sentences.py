@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 from calibrant._core.kernels.solvers import Certificate
 from calibrant._core.numbers import (
+    MAX_RARE_RATE,
     format_level,
+    format_number,
     format_p_value,
     format_percent,
     format_percent_range,
@@ -18,7 +20,7 @@ from calibrant._core.text import display_name, join_names
 from calibrant.assessment._label_remarks import class_label
 from calibrant.assessment._results import Assessment, Measurement
 from calibrant.calibrators import preserves_argmax
-from calibrant.metrics import Difference
+from calibrant.metrics import Difference, observed_expected
 from calibrant.metrics.tables import Groups
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import quote
@@ -35,7 +37,6 @@ VERDICT_OPENINGS = {
     "no_evidence": "No evidence of miscalibration.",
     "too_little_data": "Too little data to tell.",
 }
-MAX_RARE_SHARE = 0.02  # of an event, below which ratios say more than differences
 MAX_BIN_SHARE = 0.95  # of the examples in one bin, beyond which the bin says no more than the mean
 HELD_OUT_FOLDS = "held-out folds of the fitting data"
 DIRECTION_OPENINGS = {"over": "Too high.", "under": "Too low.", None: "No clear direction."}
@@ -50,7 +51,7 @@ def headline(measurement: Measurement) -> str:
     if measurement.only_class is not None and event.kind == "class":  # which always or never occurs
         return f"Every label is {class_label(measurement.only_class, measurement.names)}"
     if verdict.direction:
-        return capitalize(f"{event.headline(verdict.direction)} by {gap_points(measurement)} points")
+        return capitalize(f"{event.headline(verdict.direction)} by {gap_size(measurement)}")
     text = capitalize(HEADLINES[verdict.status].format(scores=event.scores))
     num_deviating = 0 if groups is None else int((groups.significant_gap > 0).sum())
     if groups is None or not num_deviating:
@@ -73,15 +74,35 @@ def calibration_answer(measurement: Measurement) -> str:
     return (
         f"{VERDICT_OPENINGS[verdict.status]} The omnibus test {verb} calibration ({format_p_value(verdict.p_value)}). "
         f"With {event.count(measurement.n)}, an L2 error of up to {format_percent(verdict.bound, 1)} cannot be ruled "
-        f"out; the tolerance is {100 * verdict.tolerance:g} %. "
-        f"ECE is {ece.text} %; a calibrated model has {floor.text} % on average, with a "
-        f"{100 * upper_quantile:g} % quantile of {format_percent(floor.high)}.{chance}"
+        f"out{_rate_clause(measurement, verdict.bound)}; {_tolerance_clause(measurement)}. "
+        f"ECE is {ece.text} %{_rate_clause(measurement, ece.value)}; a calibrated model has {floor.text} % on average, "
+        f"with a {100 * upper_quantile:g} % quantile of {format_percent(floor.high)}.{chance}"
     )
+
+
+def _tolerance_clause(measurement: Measurement) -> str:
+    """Return the tolerance as the end of a sentence."""
+    tolerance = measurement.verdict.tolerance
+    if not tolerance and measurement.base_rate in (0, 1):
+        return "without examples of both kinds, there is no base rate to compare it with"
+    return f"the tolerance is {100 * tolerance:.3g} %{_rate_clause(measurement, tolerance)}"
 
 
 def gap_points(measurement: Measurement) -> str:
     """Return the absolute difference between mean probability and frequency, in points."""
     return format_points(abs(measurement["signed_gap"].value))
+
+
+def gap_size(measurement: Measurement) -> str:
+    """Return `gap_points` with their unit and, for a rare class, relative to the base rate."""
+    relative = measurement.relative_to_rate(measurement["signed_gap"].value)
+    return f"{gap_points(measurement)} points" + (f" ({relative})" if relative else "")
+
+
+def _rate_clause(measurement: Measurement, error: float) -> str:
+    """Return an error of a rare class relative to the base rate as the continuation of a sentence, else ""."""
+    relative = measurement.relative_to_rate(error)
+    return f", {relative}" if relative else ""
 
 
 def direction_answer(measurement: Measurement) -> str:
@@ -96,24 +117,58 @@ def direction_answer(measurement: Measurement) -> str:
         f"{opening} The mean {event.probability} is {format_percent(measurement.mean_confidence, 1)} and the "
         f"{event.frequency} is {format_percent(measurement.observed_frequency.value, 1)}, a difference of "
         f"{format_points(signed_gap.value, sign='+')} points ({level} interval {format_points(signed_gap.low)} to "
-        f"{format_points(signed_gap.high)}){_ratio_clause(measurement)}."
+        f"{format_points(signed_gap.high)}){_rate_clause(measurement, signed_gap.value)}.{_count_sentence(measurement)}"
     )
     if verdict.is_miscalibrated:
         return f"{text} {_worst_bin_sentence(measurement)}".strip()
     if signed_gap.low <= 0 <= signed_gap.high:
         return text
     return (
-        f"{text} The interval excludes 0, as it does for {format_percent(1 - measurement.level, 0)} of calibrated "
-        "models; the omnibus test does not reject calibration."
+        f"{text} The interval of the difference excludes 0, as for {format_percent(1 - measurement.level, 0)} of "
+        "calibrated models; the omnibus test does not reject calibration."
     )
 
 
-def _ratio_clause(measurement: Measurement) -> str:
-    """Return the ratio of mean probability and frequency of a rare event, whose difference says little by itself."""
-    mean, frequency = measurement.mean_confidence, measurement.observed_frequency.value
-    if not 0 < min(mean, frequency) < MAX_RARE_SHARE or measurement.event.kind != "class":
+def _count_sentence(measurement: Measurement) -> str:
+    """Return observed and expected events and their ratio for a rare class, else ""."""
+    mean, rate, n = measurement.mean_confidence, measurement.base_rate, measurement.source.total_weight
+    if rate is None or rate > MAX_RARE_RATE or mean <= 0:
         return ""
-    return f", a factor of {mean / frequency:.2g}"
+    ratio = observed_expected.interval(measurement.source, level=measurement.level)
+    expected, value, low, high = map(_three_digits, (n * mean, ratio.value, ratio.low, ratio.high))
+    observed = f"{n * rate:,.0f}" if abs(n * rate % 1 - 0.5) > 0.499 else _three_digits(n * rate)  # a sum of weights
+    return (
+        f" The probabilities add up to {expected} events, and {observed} were observed: observed/expected is "
+        f"{value} ({format_level(ratio.level)} interval {low} to {high})."
+    )
+
+
+def _three_digits(value: float) -> str:
+    """Return a count or ratio with three digits, or all digits before the decimal point."""
+    return f"{value:,.0f}" if value >= 100 else format_number(value, 1 if value >= 10 else 2)
+
+
+def base_rate_sentence(measurement: Measurement) -> str:
+    """Compare scores of a rare class with those of a model that gives every example the base rate, else return ""."""
+    rate, nll = measurement.base_rate, measurement["nll"].value
+    if rate is None or not measurement.is_rare or not 0 < rate < 1:
+        return ""
+    constant = "a model that gives every example the base rate"
+    opening, texts = f"Against {constant}", list[str]()
+    if measurement.k == 2:
+        opening = f"{capitalize(constant)} has an accuracy of {format_percent(max(rate, 1 - rate))}. Against it"
+        if math.isfinite(nll):
+            entropy = -rate * math.log(rate) - (1 - rate) * math.log1p(-rate)
+            texts.append(f"the NLL is {_ratio_text(nll / entropy)}")
+    brier = _ratio_text(measurement["event_brier"].value / (rate * (1 - rate)))
+    return f"{opening}, {join_names([*texts, f'the Brier score of the event is {brier}'])}."
+
+
+def _ratio_text(ratio: float) -> str:
+    """Return the ratio of two scores in words, such as "3.0 % lower" or "16.2 times as high"."""
+    if ratio >= 2:
+        return f"{_three_digits(ratio)} times as high"
+    return f"{format_percent(abs(1 - ratio), 1)} {'lower' if ratio <= 1 else 'higher'}"
 
 
 def _worst_bin_sentence(measurement: Measurement) -> str:
@@ -141,7 +196,9 @@ def group_answer(measurement: Measurement) -> str:
         """Return the name of a group, the direction of its gap, and its size."""
         direction = "over" if float(groups.low[i]) > 0 else "under"
         gap = format_points(abs(float(groups.gap[i])))
-        return f"{quote(groups.names[i])} ({event.headline(direction)} by {gap} points)"
+        predicted, observed = (format_percent(float(x[i]), 1) for x in (groups.mean_confidence, groups.frequency))
+        means = f": {predicted} predicted, {observed} observed" if measurement.is_rare else ""
+        return f"{quote(groups.names[i])} ({event.headline(direction)} by {gap} points{means})"
 
     num_miscalibrated, group_list = list_miscalibrated_groups(groups, describe_group)
     if len(groups.names) == 1:
@@ -168,7 +225,7 @@ def list_miscalibrated_groups(groups: Groups, describe_group: Callable[[int], st
 def event_sentence(measurement: Measurement) -> str:
     """Return which event is evaluated, and that dependence within clusters is allowed for if there are any."""
     event = measurement.event
-    sentences = [f"Evaluated event: {event.title}.", event.hint]
+    sentences = [f"Evaluated event: {event.title}.", "" if measurement.is_rare else event.hint]
     if measurement.clusters:
         sentences.append(f"Intervals and tests allow for dependence between {event.units} of the same {event.cluster}.")
     source = measurement.source
@@ -283,11 +340,11 @@ def direction_change_sentences(assessment: Assessment) -> list[str]:
         return []
     first = second = "there is no clear direction"
     if predicate_before:
-        first = f"it {predicate_before} by {gap_points(before)} points"
+        first = f"it {predicate_before} by {gap_size(before)}"
     if predicate_after == predicate_before:
-        second = f"by {gap_points(after)} points"
+        second = f"by {gap_size(after)}"
     elif predicate_after:
-        second = f"it {predicate_after} by {gap_points(after)} points"
+        second = f"it {predicate_after} by {gap_size(after)}"
     return [f"Before calibration, {first}; afterwards, {second}."]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant._core.numbers import format_level, format_p_value, format_percent, format_points
+from calibrant._core.numbers import MAX_RARE_RATE, format_level, format_p_value, format_percent, format_points
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.text import display_name
 from calibrant.assessment._results import Assessment, Measurement, Row
@@ -17,7 +17,7 @@ from calibrant.assessment._sentences import (
     selection_reason,
 )
 from calibrant.decisions import certify_threshold
-from calibrant.metrics import Difference, Interval, MetricInfo
+from calibrant.metrics import Difference, Interval, MetricInfo, is_calibration_error
 from calibrant.metrics.tables import thresholds_of
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import EventKind
@@ -25,6 +25,7 @@ from calibrant.reports.diagrams import INFINITE_MEAN_EXPLANATION
 from calibrant.reports.document import Cell, Cells, Paragraph, Part, Table
 
 TABLE_THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+RATE_MULTIPLES = (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
 CERTIFIED_RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)
 MAX_OPEN_ROWS = 15  # rows of long tables that a page shows without a click
 MAX_TEXT_GROUPS = 15
@@ -43,6 +44,7 @@ def metrics_table(measurements: LabeledMeasurements, changes: Mapping[str, Diffe
     """
     first, has_change = next(iter(measurements.values())), len(measurements) > 1
     rows: list[Cells] = []
+    has_relative = not has_change and bool(first.relative_to_rate(1.0))
     is_class_event = first.event.kind == "class"  # accuracy, which hardly moves for a rare class, comes last
     for row in sorted(first, key=lambda row: is_class_event and row.name == "accuracy"):
         cells = [_row_cell(m[row.name]) if row.name in m else "–" for m in measurements.values()]
@@ -50,6 +52,8 @@ def metrics_table(measurements: LabeledMeasurements, changes: Mapping[str, Diffe
             cells.append(_change_cell(row.info, change.difference, change.low, change.high, show_plus=True))
         elif has_change:
             cells.append("")
+        elif has_relative:
+            cells.append(_relative_cell(first, row))
         rows.append([Cell(row.title, row.info.meaning), *cells])
     explanation = "The verdict follows the omnibus test alone."
     if has_change:
@@ -58,7 +62,14 @@ def metrics_table(measurements: LabeledMeasurements, changes: Mapping[str, Diffe
             "two intervals."
         )
     caption = "metrics before and after" if has_change else "metrics"
-    head = [f"{first.n:,} {first.population}", *measurements, *(["change"] if has_change else [])]
+    base_rate = "" if first.base_rate is None else f"base rate {format_percent(first.base_rate, 1)}"
+    head = [f"{first.n:,} {first.population}", *measurements]
+    if has_change:
+        head = [", ".join(filter(None, [head[0], base_rate])), *head[1:], "change"]
+    elif base_rate:  # in the widest column, so that the table stays narrow
+        head[1] += f" ({base_rate})"
+    if has_relative:
+        head.append("of base rate" if (first.base_rate or 0) < 0.5 else "of 1 - rate")
     return Table(caption, head, rows, note=explanation)
 
 
@@ -197,7 +208,7 @@ def thresholds_table(name: str, measurement: "Measurement") -> Table:
         name: What was done to the predictions, such as "after Temperature".
         measurement: The measurement of these predictions.
     """
-    event, t = measurement.event, thresholds_of(measurement.by_score, TABLE_THRESHOLDS)
+    event, t = measurement.event, thresholds_of(measurement.by_score, _table_thresholds(measurement))
     head = ["threshold", f"share of {event.units}", f"mean {event.score}", "precision", "recall", "specificity"]
     columns = zip(t.threshold, t.share, t.mean_confidence, t.precision, t.recall, t.specificity, strict=True)
     rows = [[format_percent(float(threshold), 0), *map(share_text, shares)] for threshold, *shares in columns]
@@ -208,6 +219,14 @@ def thresholds_table(name: str, measurement: "Measurement") -> Table:
         f"{event.units} that are not selected."
     )
     return Table("thresholds", head, rows, note=explanation)
+
+
+def _table_thresholds(measurement: "Measurement") -> tuple[float, ...]:
+    """Return the thresholds of the table: of a rare class multiples of its base rate, with two digits."""
+    rate = measurement.base_rate
+    if rate is None or not 0 < rate < MAX_RARE_RATE:
+        return TABLE_THRESHOLDS
+    return tuple(float(f"{multiple * rate:.2g}") for multiple in RATE_MULTIPLES if multiple * rate < 0.95)
 
 
 def certified_tables(name: str, measurement: "Measurement") -> list[Table]:
@@ -284,6 +303,13 @@ def _row_cell(row: Row) -> Cell:
     if not detail and (row.name in ("ece", "adaptive_ece") or math.isinf(row.value)):
         detail = row.note
     return Cell(row.text, detail)
+
+
+def _relative_cell(measurement: Measurement, row: Row) -> str:
+    """Return a calibration error or its noise floor as a share or multiple of the base rate, else ""."""
+    is_error = is_calibration_error(row.name) or row.name in ("signed_gap", "noise_floor", "adaptive_noise_floor")
+    is_error = is_error and row.name != "classwise_ece"  # the mean over all classes
+    return measurement.relative_to_rate(row.value, noun=False).removesuffix(" of") if is_error else ""
 
 
 def _value_cell(info: MetricInfo, value: float) -> Cell:

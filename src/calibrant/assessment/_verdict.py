@@ -3,12 +3,25 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from calibrant._core.numbers import MAX_RARE_RATE
 from calibrant.metrics import MISCALIBRATION_P_VALUE
 
 Status = Literal["miscalibrated", "no_evidence", "too_little_data"]
 Direction = Literal["over", "under"]
 
 DEFAULT_TOLERANCE = 0.05
+RELATIVE_TOLERANCE = DEFAULT_TOLERANCE / MAX_RARE_RATE  # one half
+
+
+def default_tolerance(base_rate: float | None) -> float:
+    """Return the smaller of 5 points and half of the rate of the rarer outcome. Without a base rate, return 5 points.
+
+    >>> default_tolerance(None), default_tolerance(0.3), default_tolerance(0.004), default_tolerance(0.98)
+    (0.05, 0.05, 0.002, 0.01)
+    """
+    if base_rate is None:
+        return DEFAULT_TOLERANCE
+    return min(DEFAULT_TOLERANCE, round(RELATIVE_TOLERANCE * min(base_rate, 1 - base_rate), 15))
 
 
 @dataclass(frozen=True)

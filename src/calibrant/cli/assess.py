@@ -33,7 +33,6 @@ from calibrant.io.formats import CALIBRATOR_SUFFIX, FORMATS, WRITABLE_SUFFIXES, 
 
 DEFAULT_CALIBRATORS_HELP = "Identity, Temperature, StructuredMatrix, HistogramBinning, Auto"
 DEFAULT_METRICS_HELP = "accuracy, nll, brier, ece, adaptive_ece, classwise_ece"
-DEFAULT_ERROR_TOLERANCE = 0.05  # as in `measure`, whose module loads torch
 FLOATS_PER_ROW_AND_CALIBRATOR = 16  # that an assessment keeps for each calibrator
 _ARRAY_SUFFIXES = list_suffixes(suffix for f in FORMATS if not f.is_table and not f.is_log for suffix in f.suffixes)
 _TABLE_SUFFIXES = list_suffixes(suffix for f in FORMATS if f.is_table for suffix in f.suffixes)
@@ -60,10 +59,10 @@ COLUMNS_OPTION = Option(
     False, "--columns", help="Only print the role of each column of the tables.", show_default=False
 )
 TOLERANCE_OPTION = Option(
-    DEFAULT_ERROR_TOLERANCE,
+    None,
     metavar="ERROR",
     help="Largest acceptable calibration error. If the data cannot rule out a larger one, there is too little data to "
-    "tell.",
+    "tell. Default: 0.05, or half of the base rate of a class if that is less.",
     **option_limits(Fraction),
 )
 
@@ -93,7 +92,7 @@ def assess_command(
         None, metavar="NAME", help="Calibrator to choose. Default: the lowest cross-fitted NLL."
     ),
     of: str | None = EVENT_OPTION,
-    tolerance: float = TOLERANCE_OPTION,
+    tolerance: float | None = TOLERANCE_OPTION,
     level: float = LEVEL_OPTION,
     html: Path | None = HTML_OPTION,
     json_: Path | None = JSON_OPTION,
@@ -171,7 +170,7 @@ def measure_command(
     bins: int | None = Option(
         None, metavar="N", help="Number of bins of binned metrics. Default: 15.", **option_limits(Count)
     ),
-    tolerance: float = TOLERANCE_OPTION,
+    tolerance: float | None = TOLERANCE_OPTION,
     level: float = LEVEL_OPTION,
     html: Path | None = HTML_OPTION,
     json_: Path | None = JSON_OPTION,

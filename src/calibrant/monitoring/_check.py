@@ -118,6 +118,7 @@ class CheckResult(Reportable):
     level: float
     n: int
     event: str  # whose probability the calibration metrics are about, such as "the class is “1”"
+    base_rate: float | None  # of the event if it is a class
     passing_constants: tuple[str, ...]  # "base rate" or "0": constant models that meet every requirement
     notes: tuple[str, ...]
 
@@ -134,6 +135,7 @@ class CheckResult(Reportable):
     def document(self) -> Document:
         """Return the status, a row per condition, and the notes."""
         rows = [condition.cells for condition in self.conditions]
+        rate = "" if self.base_rate is None else f", base rate {format_percent(self.base_rate)}"
         table = Table(
             "conditions",
             ["requirement", "verdict", "value", "bounds", "would decide"],
@@ -144,7 +146,7 @@ class CheckResult(Reportable):
         return Document(
             kind="Check of requirements",
             title=self._title(),
-            notes=(f"{self.n:,} examples; event: {self.event}.", *self.notes),
+            notes=(f"{self.n:,} examples; event: {self.event}{rate}.", *self.notes),
             sections=[Section("Requirements", [table])],
         )
 
@@ -167,6 +169,7 @@ class CheckResult(Reportable):
             "level": self.level,
             "n": self.n,
             "event": self.event,
+            **({} if self.base_rate is None else {"base_rate": self.base_rate}),
             "passing_constants": list(self.passing_constants),
             "conditions": [asdict(condition) for condition in self.conditions],
             "notes": list(self.notes),
@@ -286,8 +289,15 @@ def _conclude(
         for condition in _check_requirement(requirement, p, pair, 1 - level, by_group=by_group)
     ]
     notes = (*(() if pair is None else (pair.note,)), *_gate_notes(requirements, p, constants))
-    event = evaluated_event(p).title
-    return CheckResult(tuple(conditions), level, num_examples(p), event, constants, notes)
+    event = evaluated_event(p)
+    rate = None if event.is_confidence else _base_rate(p)
+    return CheckResult(tuple(conditions), level, num_examples(p), event.title, rate, constants, notes)
+
+
+def _base_rate(p: Predictions | Summary) -> float:
+    """Return the weighted frequency of the evaluated event."""
+    by_score = p.by_score if isinstance(p, Summary) else p.events.by_score
+    return float(by_score.correct.sum() / by_score.total_weight.sum())
 
 
 def _gate_notes(

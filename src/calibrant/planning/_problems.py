@@ -9,6 +9,7 @@ import numpy as np
 
 from calibrant import metrics
 from calibrant._core import registry
+from calibrant._core.numbers import MAX_RARE_RATE, format_multiple, format_percent
 from calibrant._core.types import InputError
 from calibrant.metrics import Metric
 from calibrant.planning._differences import NUM_PAIRS, assumed_pairs, observed_pairs, population_scores, to_finite_array
@@ -118,6 +119,9 @@ def event_problem(
     assumed_model = miscalibration if goal == "detect" else "The model is calibrated."
     unit = "example" if population.clusters is None else "cluster"
     assumptions = (_source_text(data), *_cluster_text(population.clusters), assumed_model)
+    if population.mean < MAX_RARE_RATE:
+        relative = format_multiple(effect, population.mean)
+        assumptions += (f"The base rate is {format_percent(population.mean)}; {100 * effect:g} % is {relative} it.",)
     return Problem(trial, start, unit, population.unit_size, assumptions)
 
 

@@ -88,7 +88,8 @@ def sample_size(
         predictions: Predictions of a model. Labels are used for `difference`, and for the correlation within clusters.
         second: Predictions of a second model for the same examples, for `difference`.
         detect: Calibration error to detect, the mean of $|p - c|$, such as 0.05.
-        bound: Bound on the error.
+        bound: Bound on the error, such as the default tolerance of `measure`: 0.05, or half of the base rate of a class
+            that is rarer than 10 %.
         difference: Difference of the means of a metric between two models.
         slope: Width of the interval of the calibration slope, such as 0.4 for 0.8 to 1.2.
         observed_expected: Width of the interval of the ratio of observed to expected events, such as 0.2.

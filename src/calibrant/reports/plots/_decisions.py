@@ -5,6 +5,7 @@ from itertools import cycle
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
 
 from calibrant._core.text import display_name
 from calibrant.reports.plots._predictions import LINE_COLOR, SERIES_COLORS, add_legend, intervals, tidy
@@ -27,9 +28,12 @@ def net_benefit(curves: Mapping[str, Any], *, ax: Axes, title: str = "") -> Axes
     ax.plot(first.threshold, first.treat_all, color=LINE_COLOR, linewidth=1, linestyle=(0, (4, 3)), label="act on all")
     ax.axhline(0.0, color=LINE_COLOR, linewidth=1, label="act on none")
     top = max(float(curve.high.max()) for curve in curves.values())  # limits the axis: acting on all may be far below 0
-    ax.set(xlim=(0, 1), ylim=(-0.25 * top, 1.05 * top), xlabel="threshold")
+    last = float(first.threshold.max())  # thresholds of a rare event end early
+    ax.set(xlim=(0, 1 if last > 0.5 else last), ylim=(-0.25 * top, 1.05 * top), xlabel="threshold")
     ax.set_ylabel("standardized net benefit" if first.is_standardized else "net benefit")
-    return add_legend(tidy(ax, title, percent="x"), [*curves, "act on all", "act on none"])
+    add_legend(tidy(ax, title), [*curves, "act on all", "act on none"])
+    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0 if last > 0.5 else None))
+    return ax
 
 
 def prediction_sets(table: Any, *, ax: Axes) -> Axes:

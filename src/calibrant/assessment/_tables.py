@@ -306,10 +306,12 @@ def _row_cell(row: Row) -> Cell:
 
 
 def _relative_cell(measurement: Measurement, row: Row) -> str:
-    """Return a calibration error or its noise floor as a share or multiple of the base rate, else ""."""
-    is_error = is_calibration_error(row.name) or row.name in ("signed_gap", "noise_floor", "adaptive_noise_floor")
-    is_error = is_error and row.name != "classwise_ece"  # the mean over all classes
-    return measurement.relative_to_rate(row.value, noun=False).removesuffix(" of") if is_error else ""
+    """Return an error, its noise floor or average precision as a share or multiple of the base rate, else ""."""
+    is_relative = is_calibration_error(row.name) or row.name in ("signed_gap", "noise_floor", "adaptive_noise_floor")
+    if row.name == "average_precision":  # which is the base rate without knowledge
+        is_relative = (measurement.base_rate or 0) < 0.5
+    is_relative = is_relative and row.name != "classwise_ece"  # the mean over all classes
+    return measurement.relative_to_rate(row.value, noun=False).removesuffix(" of") if is_relative else ""
 
 
 def _value_cell(info: MetricInfo, value: float) -> Cell:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from matplotlib import pyplot
 
-from calibrant import Predictions, Watch, calibrators, decisions, metrics
+from calibrant import Predictions, Watch, calibrators, check, decisions, metrics
 from calibrant.calibrators.subgroups import MultiCalibrated
 from calibrant.deployment import Contract
 from calibrant.reports import plots
@@ -91,11 +91,18 @@ print(
 # promise, and the calibrator that it was tested with, into one file. ``calibrant apply`` then adds the column
 # ``act``.
 #
-# Fraud is rare, about 1.3 % of the payments, so that the requirements must be strict: a model that says 0 to every
-# payment has an ECE of 1.3 %, and one that always says 1.3 % has an ECE of 0 and an NLL of 0.068. Neither may pass.
+# Fraud is rare, about 1.3 % of the payments, so that limits must be set beside this base rate. A model that says one in
+# a million to every payment has an ECE of 1.3 % and would pass ``ece < 0.02``. One that always says the base rate has
+# an ECE of 0 and an NLL of 0.068. Neither may pass.
 
 platt = calibrators.fit("Platt", fit)
 required = ["ece < 0.01", "nll < 0.06"]
+base_rate = float(test.labels.double().mean())
+for probability in 1e-6, base_rate:
+    constant = Predictions.from_probs(np.full(len(test), probability), test.labels)
+    result = check(constant, required)
+    print(f"{probability:.6f} for every payment: {result.status}")
+    assert result.status == "broken"
 contract = Contract.create(
     platt, test, require=required, risk=0.003, delta=0.05, of="honest"
 )

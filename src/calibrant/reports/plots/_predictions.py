@@ -84,10 +84,10 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
     """
     is_rare = has_rare_scores(curve)
     if is_rare:
-        smallest = _smallest_score(curve)
-        x, y = (v.cpu().numpy().clip(smallest, 1 - smallest) for v in (curve.x, curve.y))
-        band = (curve.low, curve.high)
-        low, high = (None if v is None else v.cpu().numpy().clip(smallest, 1 - smallest) for v in band)
+        x, y, low, high = (None if v is None else v.cpu().numpy() for v in (curve.x, curve.y, curve.low, curve.high))
+        inner = y[(y > 0) & (y < 1)]  # frequencies of 0 and 1 are drawn at the edge
+        smallest, largest = _smallest_score(curve), min(2 * max([x.max(), *inner]), (1 + x.max()) / 2)
+        x, y, low, high = (None if v is None else v.clip(smallest, largest) for v in (x, y, low, high))
     else:
         x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
     if low is not None and high is not None:

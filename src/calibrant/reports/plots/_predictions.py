@@ -101,14 +101,15 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
 
 def flexible_curve(curve: FlexibleCurve, *, ax: Axes, title: str = "") -> Axes:
     """Draw a flexible calibration curve on logit axes, with its pointwise (dark) and simultaneous (light) band."""
-    smallest = _smallest_score(curve)
-    x, y = (v.cpu().numpy().clip(smallest, 1 - smallest) for v in (curve.x, curve.y))
+    x, y = (v.cpu().numpy().clip(SMALLEST_SCORE, 1 - SMALLEST_SCORE) for v in (curve.x, curve.y))
     for low, high, alpha in ((curve.simultaneous_low, curve.simultaneous_high, 0.15), (curve.low, curve.high, 0.25)):
         if low is not None and high is not None:
-            lower, upper = (v.cpu().numpy().clip(smallest, 1 - smallest) for v in (low, high))
+            lower, upper = (v.cpu().numpy().clip(SMALLEST_SCORE, 1 - SMALLEST_SCORE) for v in (low, high))
             ax.fill_between(x, lower, upper, color=BAR_COLOR, alpha=alpha, linewidth=0)
     ax.plot(x, y, color=BAR_COLOR, linewidth=1.8)
-    return _draw_logit_square(ax, title, x, y)
+    _draw_logit_square(ax, title, x, np.quantile(y, [0.1, 0.9]))  # the ends of a curve may lie far outside
+    ax.set(xlabel="predicted probability", ylabel="observed frequency")
+    return ax
 
 
 def has_rare_scores(curve: Curve) -> bool:

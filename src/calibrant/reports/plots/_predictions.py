@@ -84,10 +84,11 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
     """
     is_rare = has_rare_scores(curve)
     if is_rare:
-        x, y, low, high = (None if v is None else v.cpu().numpy() for v in (curve.x, curve.y, curve.low, curve.high))
+        x, y = curve.x.cpu().numpy(), curve.y.cpu().numpy()
         inner = y[(y > 0) & (y < 1)]  # frequencies of 0 and 1 are drawn at the edge
-        smallest, largest = _smallest_score(curve), min(2 * max([x.max(), *inner]), (1 + x.max()) / 2)
-        x, y, low, high = (None if v is None else v.clip(smallest, largest) for v in (x, y, low, high))
+        ends = _smallest_score(curve), float(min(2 * max([x.max(), *inner]), (1 + x.max()) / 2))
+        low, high = (None if v is None else v.cpu().numpy().clip(*ends) for v in (curve.low, curve.high))
+        x, y = x.clip(*ends), y.clip(*ends)
     else:
         x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
     if low is not None and high is not None:

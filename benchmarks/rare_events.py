@@ -64,7 +64,7 @@ def coverage(num_events: int, shift: float, repeats: int) -> dict[str, float]:
         weights=np.concatenate([truth, 1 - truth]),
         weights_are="importance",
     )
-    held: dict[str, list[bool]] = {name: [] for name in METRICS}
+    covered: dict[str, list[bool]] = {name: [] for name in METRICS}
     true_values = {name: float(getattr(metrics, name)(population.with_event(1))) for name in METRICS}
     for _ in range(repeats):
         z = risks(COVERAGE_RATE, n, rng)
@@ -75,8 +75,8 @@ def coverage(num_events: int, shift: float, repeats: int) -> dict[str, float]:
             except InputError:  # too few events for a number
                 continue
             if not math.isnan(interval.low):
-                held[name].append(interval.low <= true_values[name] <= interval.high)
-    return {name: float(np.mean(values)) if len(values) > repeats / 2 else math.nan for name, values in held.items()}
+                covered[name].append(interval.low <= true_values[name] <= interval.high)
+    return {name: float(np.mean(values)) if len(values) > repeats / 2 else math.nan for name, values in covered.items()}
 
 
 def coverages(repeats: int) -> Iterator[list[object]]:

@@ -366,6 +366,17 @@ def rare_errors() -> str:
 
 
 @statement
+def verdict_levels() -> str:
+    """Give the range of the levels of the verdict's test, in each kind of data."""
+    ranges = []
+    for problem, title in (("independent", "independent examples"), ("clusters", "clusters"), ("weights", "weights")):
+        rows = [r for r in read_rows("benchmarks/levels.csv") if (r["problem"], r["test"]) == (problem, "omnibus")]
+        rates = [float(row[column]) for row in rows for column in ("n = 20", "n = 100")]
+        ranges.append(f"{min(rates)} to {max(rates)} % with {title}")
+    return f"The test of the verdict (`omnibus`) rejects in {ranges[0]}, in {ranges[1]}, and in {ranges[2]}."
+
+
+@statement
 def training_overhead() -> str:
     """Say how much longer an epoch takes than a plain loop."""
     rows = read_rows("benchmarks/throughput.csv")

@@ -90,7 +90,7 @@ def stated(step: int = 1, sizes: tuple[int, ...] = (50, 100, 500), repeats: int 
                     _log_probs(np.stack([1 - confidence[rows], confidence[rows]], 1), correct[rows])
                     for rows in (order[:n], order[n : n + 3000])
                 )
-                if len(fit.labels.unique()) == 2:
+                if len(np.unique(fit.labels)) == 2:
                     yield Problem(f"stated: {path.stem} #{repeat}", n, fit, test)
 
 

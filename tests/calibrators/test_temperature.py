@@ -5,6 +5,7 @@ from refusals import refused
 from scipy.optimize import brentq
 
 from calibrant import Predictions, metrics
+from calibrant._core.tensors import logit_tensor
 from calibrant.calibrators import Temperature
 
 
@@ -86,7 +87,9 @@ def test_agrees_on_real_predictions(shared):
     for name in names:
         data = Predictions.load(shared / "logits" / name).double()
         fitted = Temperature.fit(data)
-        assert float(fitted.temperature) == pytest.approx(root_of_the_slope(data.logits, data.labels), rel=1e-8), name
+        assert float(fitted.temperature) == pytest.approx(
+            root_of_the_slope(logit_tensor(data), data.labels), rel=1e-8
+        ), name
         assert fitted.certificate.iterations <= 8, name
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
 from calibrant._core.numbers import MAX_RARE_RATE, format_level, format_p_value, format_percent, format_points
 from calibrant._core.registry import CALIBRATORS
@@ -284,9 +284,9 @@ def _truncation_note(total: int, row_noun: str) -> str:
 # Cells
 
 
-def share_text(x: Tensor) -> str:
+def share_text(x: np.ndarray) -> str:
     """Return a share in percent, or a dash for NaN."""
-    return "–" if x.isnan() else format_percent(float(x), 1)
+    return "–" if np.isnan(x) else format_percent(float(x), 1)
 
 
 def confidence_text(p: float) -> str:

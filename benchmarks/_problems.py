@@ -90,7 +90,7 @@ def stated(step: int = 1, sizes: tuple[int, ...] = (50, 100, 500), repeats: int 
                     _log_probs(np.stack([1 - confidence[rows], confidence[rows]], 1), correct[rows])
                     for rows in (order[:n], order[n : n + 3000])
                 )
-                if len(fit.labels.unique()) == 2:
+                if len(np.unique(fit.labels)) == 2:
                     yield Problem(f"stated: {path.stem} #{repeat}", n, fit, test)
 
 
@@ -118,7 +118,7 @@ def calibrated(sizes: tuple[int, ...] = (100, *SIZES), repeats: int = 5, test_ro
                     parts.append(Predictions(z, draw_labels(z, rng)))
                 bayes = float(-parts[1].log_likelihood.mean())
                 name = f"calibrated: k = {k}{', 2 % positive' if center else ''} #{repeat}"
-                if len(parts[0].labels.unique()) > 1:
+                if len(np.unique(parts[0].labels)) > 1:
                     yield Problem(name, n, *parts, bayes)
 
 

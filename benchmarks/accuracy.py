@@ -17,6 +17,7 @@ from benchmarks._harness import US, Row, Size, clock, markdown, quiet, reason
 from benchmarks._peers import available
 from benchmarks._problems import REAL, Problem, real, simulated
 from calibrant import Predictions
+from calibrant._core.tensors import label_tensor, logit_tensor
 
 TITLE = "Accuracy of calibration"
 AUTO = f"{US}, Auto"
@@ -65,8 +66,8 @@ def contenders(size: Size, main: list[str]) -> dict[str, Fit]:
 
 def judge(problem: Problem, fits: dict[str, Fit], spent: dict[tuple[str, int], float]) -> Iterator[Row]:
     """Yield a row per contender on one problem. Contenders whose time in `spent` exceeds PATIENCE are skipped."""
-    z, y = problem.fit.logits, problem.fit.labels
-    test_logits, labels = problem.test.logits.double(), problem.test.labels
+    z, y = logit_tensor(problem.fit), label_tensor(problem.fit)
+    test_logits, labels = logit_tensor(problem.test).double(), label_tensor(problem.test)
     k = z.shape[1]
     auto: Tensor | None = None
     for contender, fit in fits.items():

@@ -17,7 +17,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.special import ndtr, ndtri, stdtrit
 
 from benchmarks._draws import draw_confidences
@@ -119,10 +118,9 @@ def draw(cell: Cell, shape: tuple[int, int], g: np.random.Generator, effect: np.
 
 def moments(c: np.ndarray, a: np.ndarray) -> Moments:
     """Return the sums over bins of every data set (d b)."""
-    confidence, outcome = torch.from_numpy(c), torch.from_numpy(a)
-    index = equal_width_index(BINS, confidence.flatten()) + BINS * torch.arange(len(c)).repeat_interleave(c.shape[1])
-    terms = Moments.terms(confidence, outcome)
-    return Moments(*(torch.bincount(index, x.flatten(), len(c) * BINS).view(-1, BINS) for x in terms))
+    index = equal_width_index(BINS, c.flatten()) + BINS * np.repeat(np.arange(len(c)), c.shape[1])
+    terms = Moments.terms(c, a)
+    return Moments(*(np.bincount(index, x.flatten(), len(c) * BINS).reshape(-1, BINS) for x in terms))
 
 
 def range_of(name: str, data: Data, k: int) -> ScoreRange:
@@ -165,7 +163,7 @@ def population(classes: int, confidence: float | str, shift: float) -> dict[str,
     data = draw(Cell(classes, confidence, shift, 0), (1, POPULATION), np.random.default_rng(0))
     truth = {name: float(t) for name, (_, t) in data.scores.items()}
     by_bin = moments(data.confidence, data.truth)
-    square = (by_bin.u_sum.square() / by_bin.total_weight.clamp_min(1)).sum() / POPULATION
+    square = (np.square(by_bin.u_sum) / np.maximum(by_bin.total_weight, 1)).sum() / POPULATION
     area = ranked(data.class_confidence, data.label)[0]
     truth["group_gaps"] = truth["signed_gap"]
     errors = 1 - data.truth[0, (-data.confidence[0]).argsort()]
@@ -179,7 +177,7 @@ def independent_limits(data: Data, k: int) -> Limits:
     t, limits = stdtrit(n - 1, (1 + LEVEL) / 2), Limits()
     for name, (values, _) in data.scores.items():
         limits[name] = methods(n, values.mean(1), values.var(1), range_of(name, data, k), t)
-    square = square_limits(*(x.numpy() for x in square_estimate(moments(data.confidence, data.outcome))), t)
+    square = square_limits(*square_estimate(moments(data.confidence, data.outcome)), t)
     limits["debiased_l2"] = {OURS: root_limits(square, limits["signed_gap"][OURS])}
     with np.errstate(divide="ignore", invalid="ignore"):
         area, variance, rarer = ranked(data.class_confidence, data.label)
@@ -190,11 +188,9 @@ def independent_limits(data: Data, k: int) -> Limits:
     return limits
 
 
-def aurc_limits(
-    data: Data, weights: torch.Tensor | None, clusters: torch.Tensor | None
-) -> tuple[np.ndarray, np.ndarray]:
+def aurc_limits(data: Data, weights: np.ndarray | None, clusters: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the limits of the area under the risk-coverage curve of every data set."""
-    rows = zip(torch.from_numpy(data.confidence), torch.from_numpy(data.outcome), strict=True)
+    rows = zip(data.confidence, data.outcome, strict=True)
     events = (Events(c, y, None if weights is None else weights[i], clusters) for i, (c, y) in enumerate(rows))
     intervals = [metrics.aurc.interval(e, level=LEVEL) for e in events]
     return np.array([i.low for i in intervals]), np.array([i.high for i in intervals])
@@ -215,10 +211,10 @@ def group_limits(data: Data, k: int) -> Limits:
 
 
 def sample_statistics(
-    values: np.ndarray, weights: torch.Tensor | None, clusters: torch.Tensor
+    values: np.ndarray, weights: np.ndarray | None, clusters: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the equivalent size, the mean, its variance, degrees of freedom and error, of every data set (d n)."""
-    rows = enumerate(torch.from_numpy(values))
+    rows = enumerate(values)
     samples = [Sample.from_values(row, None if weights is None else weights[i], clusters) for i, row in rows]
     mean, degrees, error = (np.array([getattr(s, name) for s in samples]) for name in ("mean", "degrees", "error"))
     n, variance = np.array([s.equivalent_sample for s in samples]).T
@@ -229,10 +225,10 @@ def clustered_limits(cell: Cell, g: np.random.Generator, draws: int) -> Limits:
     """Return the limits of dependent or weighted examples: clusters of 1 to 20 rows, or rows of weight 1 to 10."""
     weighted = cell.structure == "weights"
     size = np.full(cell.n, 1) if weighted else 1 + np.arange(cell.n) * 20 // cell.n
-    clusters = torch.from_numpy(np.repeat(np.arange(cell.n), size))
+    clusters = np.repeat(np.arange(cell.n), size)
     effect = None if weighted else np.repeat(np.sqrt(0.5) * g.standard_normal((draws, cell.n)), size, axis=1)
     data = draw(cell, (draws, len(clusters)), g, effect)
-    w = torch.from_numpy(g.integers(1, 11, data.confidence.shape).astype(float)) if weighted else None
+    w = g.integers(1, 11, data.confidence.shape).astype(float) if weighted else None
     limits: Limits = {}
     for name in ("accuracy", "signed_gap", "event_brier", "nll"):
         ends = range_of(name, data, cell.classes)
@@ -242,8 +238,8 @@ def clustered_limits(cell: Cell, g: np.random.Generator, draws: int) -> Limits:
         limits[name] = {OURS: mean_limits(n, mean, variance, ends, LEVEL), STUDENT: (mean - half, mean + half)}
     columns = []
     for i in range(draws):
-        c, a = torch.from_numpy(data.confidence[i]), torch.from_numpy(data.outcome[i])
-        weight = torch.ones_like(c) if w is None else w[i]
+        c, a = data.confidence[i], data.outcome[i]
+        weight = np.ones_like(c) if w is None else w[i]
         sums = ClusterSums.from_events(clusters, equal_width_index(BINS, c), BINS, weight, c, a)
         columns.append([float(x) for x in clustered_square(sums)[0]])
     square = square_limits(*np.array(columns).T, stdtrit(cell.n - 1, (1 + LEVEL) / 2))
@@ -270,10 +266,10 @@ def draw_pairs(cell: Cell, shape: tuple[int, int], g: np.random.Generator) -> tu
 def paired_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, tuple[np.ndarray, ...]]:
     """Return the smallest, actual and largest differences of two models (2 d n k) for labels (d n), by score."""
     of = "top" if logits.shape[-1] > 2 else 1
-    y = torch.from_numpy(labels.ravel())
-    scores = metrics.PairedScores(*(Predictions(torch.from_numpy(z.reshape(len(y), -1)), y, of=of) for z in logits))
+    y = labels.ravel()
+    scores = metrics.PairedScores(*(Predictions(z.reshape(len(y), -1), y, of=of) for z in logits))
     values = {name: scores.values(getattr(metrics, name)) for name in DIFFERENCES}
-    return {name: tuple(x.reshape(labels.shape).numpy() for x in parts) for name, parts in values.items()}
+    return {name: tuple(x.reshape(labels.shape) for x in parts) for name, parts in values.items()}
 
 
 @cache
@@ -297,8 +293,8 @@ def pair_limits(cell: Cell, g: np.random.Generator, draws: int) -> Limits:
     if structure == "clusters":
         noise = math.sqrt(0.5) * (noise + np.repeat(g.standard_normal((draws, cell.n)), size, axis=1))
     labels = np.minimum((truth.cumsum(-1) < ndtr(noise)[..., None]).sum(-1), cell.classes - 1)
-    clusters = torch.from_numpy(np.repeat(np.arange(cell.n), size)) if structure in ("clusters", "weights") else None
-    w = torch.from_numpy(g.integers(1, 11, shape).astype(float)) if structure == "weights" else None
+    clusters = np.repeat(np.arange(cell.n), size) if structure in ("clusters", "weights") else None
+    w = g.integers(1, 11, shape).astype(float) if structure == "weights" else None
     limits: Limits = {}
     for name, (smallest, value, largest) in paired_scores(logits, labels).items():
         if clusters is None:

@@ -91,7 +91,7 @@ def threshold_rows(draws: int) -> Iterator[list[Any]]:
 
 def holm_share(p: Predictions, grid: np.ndarray, risk: float) -> float:
     """Return the share above the lowest threshold that Holm's procedure certifies."""
-    c, a = p.events.confidence.numpy(), p.events.outcome.numpy()
+    c, a = p.events.confidence, p.events.outcome
     order = np.argsort(c)
     start = np.searchsorted(c[order], allow_rounding(grid))
     n = len(c) - start

@@ -20,6 +20,7 @@ import numpy as np
 import polars
 import torch
 from calibrant.registry import CALIBRATORS
+from scipy.special import softmax
 
 from benchmarks._harness import markdown
 from benchmarks._problems import MIN_PROBABILITY, SHARED
@@ -145,7 +146,7 @@ def map_losses(m: Model, n: int, draw: int) -> list[float]:
     if n:
         labeled = _stated(confidence[fit], correct[fit])
         baselines += [CALIBRATORS.resolve(name)(labeled.logits, labeled.labels) for name in ("Beta", "Platt")]
-    losses = [_nll(f(held_out.logits).softmax(-1)[:, 1], correct[test]) for f in baselines]
+    losses = [_nll(softmax(f(held_out.logits), axis=-1)[:, 1], correct[test]) for f in baselines]
     for signals in (STATED, m.signals):
         prior = prior_of(m.family, signals)
         fused = Fusion.fit(m.select(signals, fit), correct[fit], groups=m.subject[fit], prior=prior)

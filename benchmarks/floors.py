@@ -75,7 +75,7 @@ def _draw_errors(
 
 def differences(p: Predictions, draws: int, rng: np.random.Generator) -> Iterator[tuple[str, float, float]]:
     """Return the relative differences of both floors from a simulation: of the mean, and of the 95 % quantile."""
-    for name, errors in simulated_errors(p.events.confidence.numpy(), draws, rng).items():
+    for name, errors in simulated_errors(p.events.confidence, draws, rng).items():
         floor, mean = getattr(metrics, name).interval(p), errors.mean()
         precision = 2 * (0.95 * 0.05 / draws) ** 0.5
         low, high = np.quantile(errors, [0.95 - precision, 0.95 + precision])

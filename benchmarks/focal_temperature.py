@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from benchmarks._harness import write_table
 from calibrant import Predictions, metrics
@@ -62,7 +62,7 @@ def main() -> None:
         cells = [*(f"{x:.2f}" for x in errors), f"{gamma:g}", f"{difference:+.2f}", f"{low:+.2f} to {high:+.2f}"]
         lines.append([name, *cells])
         print(*lines[-1], sep=" | ", flush=True)
-    interval = Sample.from_values(torch.tensor(differences, dtype=torch.float64)).normal_interval(0.90)
+    interval = Sample.from_values(np.array(differences)).normal_interval(0.90)
     print(f"{len(differences)} networks, {sum(x < 0 for x in differences)} lower; mean difference {interval} points")
     write_table(HEAD, lines, options.out)
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
-import torch
 from scipy.special import ndtri
 
 from benchmarks._draws import draw_clusters, draw_confidences, draw_labels
@@ -55,8 +54,7 @@ def rejection_rates(structure: str, kind: float | str, n: int, draws: int) -> di
         rows = n if clusters is None else len(clusters)
         c = draw_confidences(kind, rows, rng)
         outcome = (draw_noise(rows, clusters, rng)[:, 0] < ndtri(c)).astype(float)
-        arrays = (None if x is None else torch.from_numpy(x) for x in (c, outcome, weights, clusters))
-        events = Events(*arrays)  # pyright: ignore
+        events = Events(c, outcome, weights, clusters)
         for name in TESTS:
             rejected[name] += getattr(metrics, name).test(events).p_value <= LEVEL
     return {name: rejected[name] / draws for name in TESTS}
@@ -70,7 +68,7 @@ def difference_rates(structure: str, n: int, scale: float, draws: int) -> dict[s
         z = scale * draw_noise(n if clusters is None else len(clusters), clusters, rng, K)
         y = draw_labels(z, rng)
         models = [z + 0.3 * scale * rng.standard_normal(z.shape) for _ in range(2)]
-        for row in metrics.compare(*(Predictions(torch.from_numpy(m), y, weights, clusters=clusters) for m in models)):
+        for row in metrics.compare(*(Predictions(m, y, weights, clusters=clusters) for m in models)):
             rejected[row.name] += row.p_value <= LEVEL
     return {name: count / draws for name, count in rejected.items()}
 

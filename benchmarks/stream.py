@@ -32,8 +32,7 @@ def share(rank: int, batches: int, k: int, queue) -> None:
         drawn = time.perf_counter()
         summary = summary.add(logits, labels)
         drawing, adding = drawing + drawn - start, adding + time.perf_counter() - drawn
-    state = [x.numpy() for x in (summary.sums, summary.cells)]
-    queue.put((summary.k, state, drawing, adding, resident("VmHWM")))
+    queue.put((summary.k, summary.sums, summary.cells, drawing, adding, resident("VmHWM")))
 
 
 def main() -> None:
@@ -54,8 +53,7 @@ def main() -> None:
         worker.start()
     total, peak = Summary.empty(), 0.0
     for rank in range(options.processes):
-        k, state, drawing, adding, resident_mb = queue.get()
-        sums, cells = map(torch.from_numpy, state)
+        k, sums, cells, drawing, adding, resident_mb = queue.get()
         total += Summary(k, 15, sums, slots=None, cells=cells)
         peak = max(peak, resident_mb)
         print(f"process {rank}: {drawing:.1f} s drawing, {adding:.1f} s summarizing, {resident_mb:.0f} MB resident")

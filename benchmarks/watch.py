@@ -115,10 +115,10 @@ def mapie_delay(p: Predictions, reference: Predictions) -> float:
     from mapie.risk_control.risks import mse  # pyright: ignore[reportMissingImports]
 
     events = reference.events
-    threshold = float((events.outcome - events.confidence).square().mean())
+    threshold = float(np.square(events.outcome - events.confidence).mean())
     monitor = RiskMonitoring("accuracy", threshold=threshold, warn=False)
     monitor.risk = mse  # the constructor of MAPIE 1.6 refuses risks that are not 0 or 1
-    monitor.update(p.events.outcome.numpy(), p.events.confidence.numpy())
+    monitor.update(p.events.outcome, p.events.confidence)
     crossed = np.flatnonzero(monitor.online_risk_lower_bound_sequence_history > threshold)
     return float(crossed[0]) + 1 if len(crossed) else np.inf
 

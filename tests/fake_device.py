@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -122,9 +123,13 @@ class _FunctionMode(TorchFunctionMode):
             if func is Tensor.untyped_storage:
                 return args[0].inner.untyped_storage()
             if func is Tensor.numpy:
+                if kwargs.get("force"):
+                    return _to(args[0].detach(), "cpu").numpy()
                 raise TypeError(f"can't convert {DEVICE} device type tensor to numpy")
             if func is Tensor.new_tensor:
                 return FakeTensor(args[0].inner.new_tensor(*args[1:], **kwargs))
+            if func in (Tensor.__getitem__, Tensor.__setitem__):  # torch would make an array of indices a meta tensor
+                args = tree_map(lambda x: torch.from_numpy(x) if isinstance(x, np.ndarray) else x, args)
         device = kwargs.get("device")
         if func is torch.as_tensor and device is not None:
             return _to(args[0] if isinstance(args[0], Tensor) else torch.as_tensor(args[0]), **kwargs)

@@ -49,7 +49,7 @@ def calibrator_values(name: str) -> Golden:
     certificate = getattr(fitted_map, "certificate", None)
     smooth = certificate is not None and certificate.criterion in ("nll", "brier")  # others change by bin edges
     objective = [certificate.before, certificate.after] if smooth else []
-    probs = fitted_map(predictions(50)[kind].logits[:5].double()).softmax(-1)
+    probs = fitted_map(torch.as_tensor(predictions(50)[kind].logits[:5]).double()).softmax(-1)
     return {"code": method.code, "objective": [float(x) for x in objective], "probs": probs.flatten().tolist()}
 
 

@@ -36,6 +36,25 @@ def test_help_loads_no_torch():
     assert "torch" not in modules
 
 
+def test_measuring_loads_no_torch(tmp_path):
+    rows = "\n".join(f"{(i % 50 + 0.5) / 50},{int(i % 7 < 3)}" for i in range(200))
+    (tmp_path / "p.csv").write_text(f"prob,label\n{rows}\n")
+    commands = (
+        ["measure", "p.csv", "--html", "p.html"],
+        ["check", "p.csv", "--require", "ece < 0.9"],
+        ["compare", "p.csv", "p.csv"],
+        ["drift", "p.csv", "p.csv"],
+    )
+    program = (
+        f"import os, sys\nos.chdir({str(tmp_path)!r})\nfrom calibrant.cli import main\n"
+        f"for command in {commands!r}:\n"
+        "    sys.argv = ['calibrant', *command]\n"
+        "    try:\n        main()\n    except SystemExit as done:\n        assert not done.code, command"
+    )
+    assert "torch" not in loaded_modules(program)
+    assert (tmp_path / "p.html").is_file()
+
+
 @pytest.mark.slow
 def test_assess_loads_no_lab_and_works_without_fcntl(tmp_path):
     program = (

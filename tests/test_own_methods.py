@@ -10,6 +10,7 @@ import torch
 from commands import run
 
 from calibrant import Predictions
+from calibrant._core.tensors import logit_tensor
 
 EXAMPLES = Path(__file__).parent / "own"
 NAMES = ("hinge", "WarmUp", "top2", "Shrink", "Tiny", "moons")
@@ -93,5 +94,5 @@ def test_assess_saves_and_apply_loads_user_defined_calibrators(folder):
     assert "top-2 accuracy" in (folder / "r.html").read_text()
     command(folder, "apply", "c.safetensors", "test.npz", "-o", "new.npz", "--with", "mine.py")
     before, after = Predictions.load(folder / "test.npz"), Predictions.load(folder / "new.npz")
-    torch.testing.assert_close(after.logits, before.logits.double() / 3)
+    torch.testing.assert_close(logit_tensor(after), logit_tensor(before).double() / 3)
     assert command(folder, "apply", "c.safetensors", "test.npz", "-o", "no.npz", status=2).code == "unknown_class"

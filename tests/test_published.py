@@ -71,12 +71,11 @@ def test_values_computed_by_other_authors(shared, name, ece, metric, value):
 
 def test_top_label_values_of_imagenet(shared):
     import numpy as np
-    import torch
 
     from calibrant._core.kernels.bins import Events
 
     file = np.load(shared / "logits" / "top1_imagenet_resnet101.npz")
-    confidence, correct = (torch.tensor(file[key]).double() for key in ("confidence", "correct"))
+    confidence, correct = (file[key].astype(float) for key in ("confidence", "correct"))
     bins = Events(confidence, correct).equal_width(15)
-    assert f"{100 * (bins.weight * bins.gap.abs()).sum():.4f}" == "4.9168"
+    assert f"{100 * (bins.weight * abs(bins.gap)).sum():.4f}" == "4.9168"
     assert f"{100 * (1 - correct.mean()):.2f}" == "22.63"

@@ -10,6 +10,7 @@ a file with the columns ``confidence``, ``correct`` and ``group``.
 import numpy as np
 import polars
 from matplotlib import pyplot
+from scipy.special import softmax
 
 import calibrant
 from calibrant import Predictions, metrics
@@ -85,5 +86,5 @@ for name in after.group_names:
 # The calibrated value of 90 % in each subject
 ninety = Predictions.from_confidence([0.9], [1])
 for name in after.group_names:
-    probs = by_subject.of_group(name)(ninety.logits).softmax(1)
+    probs = softmax(by_subject.of_group(name)(ninety.logits), axis=1)
     print(f"90 % in {name}: {float(probs[0, 1]):.2f}")

@@ -6,6 +6,7 @@ Some classes have a hundred training examples, others five. Losses for long tail
 accuracy. A calibrator restores it, for the class frequencies that you need.
 """
 
+import numpy as np
 import torch
 from matplotlib import pyplot
 
@@ -94,11 +95,9 @@ for name in ("Identity", "Temperature", "BiasCorrectedTemperature", "StructuredV
 # %%
 # An application in which class 9 is ten times as frequent:
 
-weights = torch.where(test.labels == 9, 10.0, 1.0)
+weights = np.where(test.labels == 9, 10.0, 1.0)
 test_shifted = Predictions(test.logits, test.labels, weights)
-val_shifted = Predictions(
-    val.logits, val.labels, torch.where(val.labels == 9, 10.0, 1.0)
-)
+val_shifted = Predictions(val.logits, val.labels, np.where(val.labels == 9, 10.0, 1.0))
 for name, fitted_on in (
     ("fitted on the old frequencies", val),
     ("fitted on the new frequencies", val_shifted),

@@ -106,9 +106,7 @@ for target in (0.5, 0.75):
     is_answered = calibrated.events.confidence >= target
     right = calibrated.events.outcome
     gains = right - (1 - right) * target / (1 - target)
-    score, share = (
-        float(x.mean()) for x in (is_answered * gains, is_answered.double())
-    )
+    score, share = (float(x.mean()) for x in (is_answered * gains, is_answered))
     print(f"t = {target}: answers {share:.0%}, score {score:+.3f}")
 
 # %%

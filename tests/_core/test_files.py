@@ -44,8 +44,8 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for i in (1, 2):
         make_predictions(i).save(folder / "parts" / f"p{i}.csv")
     torch.save({"logits": p.logits, "labels": p.labels}, folder / "v.pt")
-    np.save(folder / "v_logits.npy", p.logits.numpy())
-    np.save(folder / "v_labels.npy", p.labels.numpy())
+    np.save(folder / "v_logits.npy", p.logits)
+    np.save(folder / "v_labels.npy", p.labels)
     calibrators.save(calibrators.fit("Temperature", make_predictions(5)), folder / "t.safetensors")
     (folder / "mine.py").write_text("x = 1\n")
     (folder / "linked").symlink_to(folder / "parts", target_is_directory=True)

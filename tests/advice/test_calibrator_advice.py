@@ -16,7 +16,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
 from calibrant import Predictions, assess, calibrators, measure
-from calibrant._core.kernels.digests import tensors_digest
+from calibrant._core.kernels.digests import arrays_digest
 from calibrant.calibrators import subgroups
 from calibrant.deployment import export
 from calibrant.integrations import sklearn
@@ -142,7 +142,7 @@ def test_advice_on_files_works(tmp_path):
     with safe_open(path, "pt") as file:
         meta = {key: value for key, value in file.metadata().items() if key != "sha256"}
     meta["calibrator"] = json.dumps({"class": "Temperature", "fields": {}})
-    save_file({}, path, meta | {"sha256": tensors_digest(meta, {})})
+    save_file({}, path, meta | {"sha256": arrays_digest(meta, {})})
     follow(
         Case(
             "field_names",

@@ -232,7 +232,7 @@ def test_advice_on_exports_works(tmp_path):
     )
     names: dict = {}
     exec((tmp_path / "map.py").read_text(), names)
-    probs = P.logits.softmax(1).numpy()
+    probs = torch.as_tensor(P.logits).softmax(1).numpy()
     follow(
         Case(
             "ValueError",
@@ -272,7 +272,7 @@ def test_options_of_commands_in_advice_work(tmp_path):
     calibrators.save(TEMPERATURE, tmp_path / "t.safetensors")
     advice = refused_command("no_output", "apply", "t.safetensors", "new.csv", folder=tmp_path)
     succeed("apply", "t.safetensors", "new.csv", *advice.options(), folder=tmp_path)
-    p = P.logits.softmax(1)[:, 1].numpy()
+    p = torch.as_tensor(P.logits).softmax(1)[:, 1].numpy()
     night = pl.DataFrame({"id": IDS, "prob_0": 1 - p, "label": LABELS == 1})
     night.drop("label").write_csv(tmp_path / "night.csv")
     refused_command("positive_class", "watch", "n.watch", "night.csv", folder=tmp_path)

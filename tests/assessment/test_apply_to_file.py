@@ -35,7 +35,7 @@ def test_two_columns_are_labels_for_a_multilabel_calibrator(labels, name, tmp_pa
     out = polars.read_csv(tmp_path / "out.csv")
     assert out.columns[2:] == ["calibrated_prob_fever", "calibrated_prob_cough"]
     p = Predictions.multilabel(scores, torch.zeros(2, 2), names=["fever", "cough"]).apply(fitted)
-    expected = p.logits.softmax(1)[:, 1].view(2, 2)
+    expected = torch.as_tensor(p.logits).softmax(1)[:, 1].view(2, 2)
     torch.testing.assert_close(torch.tensor(out[:, 2:].rows(), dtype=torch.float64), expected)
 
 

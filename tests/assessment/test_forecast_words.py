@@ -64,10 +64,10 @@ def test_report_on_detections_names_matches():
 
 def test_table_with_column_matched_holds_detections(tmp_path):
     p = detections(60)
-    frame = polars.DataFrame({"confidence": p.events.confidence.numpy(), "matched": p.labels.numpy()})
+    frame = polars.DataFrame({"confidence": p.events.confidence, "matched": p.labels})
     loaded = Predictions.from_table(frame)
     assert loaded.class_names == MATCH.classes
-    assert torch.allclose(loaded.logits, p.logits)
+    assert np.allclose(loaded.logits, p.logits)
     assert Predictions.from_table(frame.rename({"matched": "is_correct"})).class_names == ("wrong", "correct")
     calibrators.save(calibrators.fit("Platt", loaded), tmp_path / "c.safetensors", fitted_on=loaded)
     frame.select("confidence").write_csv(tmp_path / "new.csv")

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from refusals import refused
@@ -72,7 +73,7 @@ def test_refinement_and_calibration_equal_decompose_score():
 def test_integer_weights_equal_copies_in_every_row():
     p = draw(300, 4, sharpened=2)
     w = torch.randint(0, 4, (300,), generator=torch.Generator().manual_seed(0))
-    copies = Predictions(p.logits.repeat_interleave(w, 0), p.labels.repeat_interleave(w))
+    copies = Predictions(torch.as_tensor(p.logits).repeat_interleave(w, 0), np.repeat(p.labels, w))
     for of in ("top", 2):
         table, expected = (
             measure(q, of=of, metrics=["mce", "skce"]) for q in (Predictions(p.logits, p.labels, w), copies)
@@ -83,7 +84,7 @@ def test_integer_weights_equal_copies_in_every_row():
                 number = getattr(expected[row.name], key)
                 assert getattr(row, key) == pytest.approx(number, rel=1e-9, abs=1e-12, nan_ok=True), (row.name, key)
         for actual, expected_column in zip(vars(table.classes).values(), vars(expected.classes).values(), strict=True):
-            torch.testing.assert_close(actual, expected_column, equal_nan=True)
+            np.testing.assert_allclose(actual, expected_column, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("k", [2, 5])
@@ -134,7 +135,10 @@ def test_binary_event_is_class_1_by_default():
     """The signed gap of class 1 is three times that of the top class."""
     p = shifted(4000)
     table, top = measure(p), measure(p, of="top")
-    mean_probability, frequency = float(p.logits.softmax(1)[:, 1].mean()), float((p.labels == 1).double().mean())
+    mean_probability, frequency = (
+        float(torch.as_tensor(p.logits).softmax(1)[:, 1].mean()),
+        float((p.labels == 1).mean()),
+    )
     assert table["signed_gap"].value == pytest.approx(mean_probability - frequency)
     assert (table.mean_confidence, table.observed_frequency.value) == pytest.approx((mean_probability, frequency))
     text = str(table)
@@ -152,7 +156,7 @@ def test_multiclass_event_is_the_top_class_unless_predictions_name_another():
     assert measure(p.with_event(3)).event.selector == 3
     assert measure(p.with_event(3), of="top").event.selector == "top"
     assert measure(p, of=3)["signed_gap"].value == pytest.approx(
-        float(p.logits.double().softmax(1)[:, 3].mean() - (p.labels == 3).double().mean())
+        float(torch.as_tensor(p.logits).double().softmax(1)[:, 3].mean()) - (p.labels == 3).mean()
     )
     with refused("several_events"):
         measure(p, of="classes")
@@ -180,7 +184,7 @@ def test_custom_metric_is_a_row_with_its_title_and_unit(custom_metric):
     p = draw(200, 4)
     table = measure(p, metrics=[custom_metric, f"{custom_metric}(among=3)", "ece"])
     assert [row.name for row in table][-2:] == [custom_metric, f"{custom_metric}(among=3)"]
-    expected = float((p.logits.topk(2).indices == p.labels[:, None]).any(1).double().mean())
+    expected = (torch.as_tensor(p.logits).topk(2).indices.numpy() == p.labels[:, None]).any(1).mean()
     assert (table[custom_metric].value, table[custom_metric].text) == (pytest.approx(expected), f"{100 * expected:.2f}")
     assert table[custom_metric].title == "hits among the first (%)"
     assert table[f"{custom_metric}(among=3)"].title == f"{custom_metric}(among=3) (%)"
@@ -211,7 +215,7 @@ def test_summary_gives_the_same_rows(k, of):
     p = draw(3000, k, sharpened=2)
     in_memory, table = measure(p), measure(summarize([p[:1000], p[1000:]]))
     assert table.event == in_memory.event
-    torch.testing.assert_close(table.classes.ece, in_memory.classes.ece)
+    np.testing.assert_allclose(table.classes.ece, in_memory.classes.ece, rtol=1e-7, atol=1e-7)
     assert [row.name for row in table] == [row.name for row in in_memory if row.name != "auroc"]
     for row in table:
         for key in ("value", "low", "high", "p_value"):
@@ -268,5 +272,5 @@ def test_classes_equal_metrics_tables(k, of):
     p = Predictions(2 * torch.randn(300, k, generator=g), torch.randint(0, k, (300,), generator=g), of=of)
     table = measure(p, metrics=["classwise_ece"], of=of)
     assert table["classwise_ece"].value == pytest.approx(float(metrics.classwise_ece(p)), rel=1e-9)
-    torch.testing.assert_close(table.classes.ece, metrics.tables.classes(p).ece, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(table.classes.recall, metrics.tables.classes(p).recall)
+    np.testing.assert_allclose(table.classes.ece, metrics.tables.classes(p).ece, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(table.classes.recall, metrics.tables.classes(p).recall, rtol=1e-7, atol=1e-7)

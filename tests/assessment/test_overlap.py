@@ -7,6 +7,7 @@ from refusals import refused
 
 from calibrant import Predictions, assess
 from calibrant._core.kernels.overlap import Overlap, Sketch, hash_rows
+from calibrant._core.tensors import logit_tensor
 from calibrant.assessment import load_checked_calibrator
 from calibrant.calibrators import Temperature, calibrate, origin, save
 
@@ -25,7 +26,7 @@ def forest(n: int, seed: int, trees: int = 5) -> Predictions:
 
 
 def concatenate(*parts: Predictions) -> Predictions:
-    return Predictions(torch.cat([p.logits for p in parts]), torch.cat([p.labels for p in parts]))
+    return Predictions(torch.cat([logit_tensor(p) for p in parts]), np.concatenate([p.labels for p in parts]))
 
 
 def overlap(first: Predictions, second: Predictions) -> Overlap:
@@ -148,7 +149,7 @@ def test_sketch_of_a_large_set_estimates_overlap(monkeypatch):
 
 def test_hashes_depend_on_every_logit_and_the_label():
     z = torch.randn(50, 5, generator=torch.Generator().manual_seed(0))
-    y = torch.zeros(50, dtype=torch.int64)
+    y = np.zeros(50, dtype=np.int64)
     hashes = {tuple(hash_rows(z, y)), tuple(hash_rows(z, y + 1))}
     for j in range(5):
         changed = z.clone()

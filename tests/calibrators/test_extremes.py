@@ -16,6 +16,7 @@ from golden_problems import ONE_SCORE
 from refusals import refused
 
 from calibrant import Predictions, assess, calibrators, metrics
+from calibrant._core.tensors import logit_tensor
 from calibrant.assessment import _sentences as sentences
 from calibrant.calibrators import BiasCorrectedTemperature, StructuredVector, Temperature, Vector, fitting_digests
 from calibrant.nn.selection import refinement_brier, refinement_nll
@@ -121,9 +122,9 @@ def test_masked_scores_of_binary_networks_are_certain(name):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_masks_of_every_precision_are_recognized(dtype):
     p = masked("one row", torch.finfo(dtype).min)
-    low = Predictions(p.logits.to(dtype), p.labels)
-    assert replace_masks(low).logits.isneginf().sum() == 3
-    assert replace_masks(low).logits.dtype == dtype
+    low = Predictions(logit_tensor(p).to(dtype), p.labels)
+    assert logit_tensor(replace_masks(low)).isneginf().sum() == 3
+    assert logit_tensor(replace_masks(low)).dtype == logit_tensor(low).dtype
 
 
 def test_certificate_names_the_masked_data():
@@ -133,9 +134,9 @@ def test_certificate_names_the_masked_data():
 
 def test_several_masks_in_one_data_set_are_recognized():
     p = masked("a quarter", -1e4)
-    z = p.logits.clone()
+    z = logit_tensor(p).clone()
     z[z == -1e4] = torch.tensor(list(MASKS.values()), dtype=torch.float64).repeat(1000)[: int((z == -1e4).sum())]
-    assert torch.equal(replace_masks(p.with_logits(z)).logits, masked("a quarter", -math.inf).logits)
+    assert np.array_equal(replace_masks(p.with_logits(z)).logits, masked("a quarter", -math.inf).logits)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e3, 1e6, 1e30])
@@ -154,7 +155,7 @@ def test_a_class_on_another_scale_is_not_masked(scale):
 
 def test_mask_on_a_label_counts_as_an_error():
     p = masked("a quarter", -1e4)
-    z = p.logits.clone()
+    z = logit_tensor(p).clone()
     z[0, p.labels[0]] = -1e4
     assert mask_depth(p) < math.inf
     assert mask_depth(p.with_logits(z)) == math.inf
@@ -164,7 +165,7 @@ def test_mask_on_a_label_counts_as_an_error():
 @pytest.mark.parametrize("value", [-1e4, torch.finfo(torch.float32).min, torch.finfo(torch.float64).min])
 def test_mask_on_a_label_gives_a_map_or_a_refusal(name, value):
     p = masked("one row", value, 2 if name in ONE_SCORE else 4)
-    z = p.logits.clone()
+    z = logit_tensor(p).clone()
     z[7, p.labels[7]] = value
     fitted = fit(name, p.with_logits(z))
     assert not fitted(z).softmax(-1).isnan().any()
@@ -274,24 +275,24 @@ EXTREMES += ("offsets 90", "offsets 1000", "outliers -300", "errors -30", "error
 @pytest.mark.parametrize("case", EXTREMES)
 def test_vector_scaling_of_extreme_logits_is_optimal(case):
     p = extreme(case, 4)
-    z, eye = p.logits.numpy(), np.eye(4)
+    z, eye = p.logits, np.eye(4)
     features = np.concatenate([(z - z.mean(0))[:, :, None] * eye, np.broadcast_to(eye, (len(z), 4, 4))], 2)
     certificate = Vector.fit(p).certificate
     assert certificate is not None
     assert certificate.is_optimal
     if not case.startswith("errors"):  # lower than 87 temperatures, which the family cuts off
-        assert certificate.after == pytest.approx(optimum(features, p.labels.numpy()), abs=1e-6)
+        assert certificate.after == pytest.approx(optimum(features, p.labels), abs=1e-6)
 
 
 @pytest.mark.parametrize("case", EXTREMES)
 def test_bias_corrected_temperature_of_extreme_logits_is_optimal(case):
     p = extreme(case, 4)
-    z, eye = p.logits.numpy(), np.eye(4)
+    z, eye = p.logits, np.eye(4)
     features = np.concatenate([(z - z.mean(0))[:, :, None], np.broadcast_to(eye, (len(z), 4, 4))], 2)
     certificate = BiasCorrectedTemperature.fit(p).certificate
     assert certificate is not None
     if certificate.is_optimal:
-        assert certificate.after == pytest.approx(optimum(features, p.labels.numpy()), abs=1e-6)
+        assert certificate.after == pytest.approx(optimum(features, p.labels), abs=1e-6)
     else:
         assert case.startswith("errors")
 
@@ -302,7 +303,7 @@ def test_temperature_of_extreme_logits_is_optimal(case):
     fitted = Temperature.fit(p)
 
     def loss(u: float) -> float:
-        return float(metrics.nll(math.exp(-u) * p.logits, p.labels))
+        return float(metrics.nll(math.exp(-u) * logit_tensor(p), p.labels))
 
     u = np.linspace(-18, 18, 145)
     best = u[int(np.argmin([loss(x) for x in u]))]
@@ -348,11 +349,11 @@ def binary_optimum(features: np.ndarray, targets: np.ndarray) -> float:
 def test_binary_families_of_extreme_scores_are_optimal(name, case):
     p = extreme(case, 2)
     fitted = CALIBRATORS[name].fit(p)
-    s = (p.logits[:, 1] - p.logits[:, 0]).clamp(-fitted.limit, fitted.limit)
-    y, n1 = p.labels.double().numpy(), float(p.labels.sum())
+    s = (logit_tensor(p)[:, 1] - logit_tensor(p)[:, 0]).clamp(-fitted.limit, fitted.limit)
+    y, n1 = p.labels.astype(float), p.labels.sum()
     if name == "Platt":
         y = np.where(y == 1, (n1 + 1) / (n1 + 2), 1 / (len(p) - n1 + 2))
-    u = (fitted(p.logits)[:, 1] - fitted(p.logits)[:, 0]).numpy()
+    u = (fitted(logit_tensor(p))[:, 1] - fitted(logit_tensor(p))[:, 0]).numpy()
     value = float((np.logaddexp(0, u) - y * u).mean())
     gap = value - binary_optimum(binary_features(name, fitted)(s), y)
     assert gap <= 1e-6 or not fitted.certificate.is_optimal
@@ -365,7 +366,7 @@ def test_penalized_maps_of_extreme_logits_are_optimal(name, case):
     p = extreme(case, 4)
     settings = {"penalty": 0.1} if name in ("Matrix", "Dirichlet") else {}
     fitted, eye = CALIBRATORS[name].fit(p, **settings), torch.eye(4, dtype=torch.float64)
-    z, n, k = p.logits, len(p), 4
+    z, labels, n, k = logit_tensor(p), torch.from_numpy(p.labels), len(p), 4
     below = (z / fitted.temperature if name == "Matrix" else z).log_softmax(1)
     if name == "Matrix":
         x = z / fitted.temperature
@@ -381,7 +382,7 @@ def test_penalized_maps_of_extreme_logits_are_optimal(name, case):
 
     def objective(t: torch.Tensor) -> torch.Tensor:
         w, c = t[:-4].view(change.shape), t[-4:]
-        loss = torch.nn.functional.cross_entropy(x @ (eye + (w if matrix else w.diag())).mT + c, p.labels)
+        loss = torch.nn.functional.cross_entropy(x @ (eye + (w if matrix else w.diag())).mT + c, labels)
         ridge = (penalty * w.square()).sum() if matrix else k / n * w.square().sum()
         return loss + ridge + (k / n if diagonal else 0.1 / k) * c.square().sum()
 
@@ -424,7 +425,7 @@ def test_assess_shows_certificates_that_are_not_clean(tmp_path):
     z, y = draw(300, 4, 15)
     test = Predictions(*draw(300, 4, 16))
     clean = assess(Predictions(z, y), test, ["Vector", "Temperature"])
-    unclean = assess(Predictions(z, y % 3), test.with_logits(-test.logits), ["Vector", "Temperature"])
+    unclean = assess(Predictions(z, y % 3), test.with_logits(-logit_tensor(test)), ["Vector", "Temperature"])
     for result, names in ((clean, set[str]()), (unclean, {"Vector"})):
         fits = json.loads(result.json())["fits"]
         assert {name for name, fit in fits.items() if not fit["clean"]} == names

@@ -1,10 +1,12 @@
 """`GroupCalibrated`: its interface, and its gains and costs on simulations."""
 
+import numpy as np
 import pytest
 import torch
 from refusals import refused
 
 from calibrant import Predictions, assess, calibrators, metrics
+from calibrant._core.tensors import logit_tensor
 from calibrant.calibrators import BiasCorrectedTemperature, Chain, GroupCalibrated, Identity, Platt, Temperature
 from calibrant.calibrators._groups import (
     OUTLIER_SHARES,
@@ -63,15 +65,15 @@ def drawn(sizes, slopes, shifts, g) -> tuple[Predictions, torch.Tensor]:
 
 def risk(p: Predictions, true: torch.Tensor) -> float:
     """Return the expected NLL under the true probabilities."""
-    log_p = p.logits.log_softmax(1)
+    log_p = logit_tensor(p).log_softmax(1)
     return -float((true * log_p[:, 1] + (1 - true) * log_p[:, 0]).mean())
 
 
 def worst(p: Predictions, true: torch.Tensor) -> float:
     """Return the largest mean distance of a group from the true probabilities."""
-    off = (p.logits.softmax(1)[:, 1] - true).abs()
+    off = (logit_tensor(p).softmax(1)[:, 1] - true).abs()
     assert p.groups is not None
-    return max(float(off[p.groups == i].mean()) for i in p.groups.unique())
+    return max(float(off[p.groups == i].mean()) for i in np.unique(p.groups))
 
 
 def trial(name: str, g: torch.Generator) -> tuple[float, float, float]:
@@ -153,42 +155,44 @@ def wards() -> tuple[Predictions, GroupCalibrated]:
 
 def test_groups_are_matched_by_name_in_any_order(wards):
     p, fitted = wards
-    subset = Predictions(p.logits[:4], p.labels[:4], groups=["ward 3", "ward 0", "elsewhere", "ward 1"])
+    subset = Predictions(logit_tensor(p)[:4], p.labels[:4], groups=["ward 3", "ward 0", "elsewhere", "ward 1"])
     mapped = subset.apply(fitted)
     for i, name in enumerate(["ward 3", "ward 0", None, "ward 1"]):
         single = fitted.pooled if name is None else fitted.of_group(name)
-        torch.testing.assert_close(mapped.logits[i : i + 1].softmax(1), single(p.logits[i : i + 1]).softmax(1))
+        torch.testing.assert_close(
+            torch.as_tensor(logit_tensor(mapped)[i : i + 1]).softmax(1), single(logit_tensor(p)[i : i + 1]).softmax(1)
+        )
     assert mapped.notes == ("GroupCalibrated was not fitted on the groups elsewhere: they get the common calibrator",)
     assert not p.apply(fitted).notes
     with refused("unknown_group", "elsewhere"):
         fitted.of_group("elsewhere")
     with refused("unknown_group", "no group, for it has none"):
-        GroupCalibrated.fit(Predictions(p.logits, p.labels)).of_group("ward 3")
+        GroupCalibrated.fit(Predictions(logit_tensor(p), p.labels)).of_group("ward 3")
 
 
 def test_logits_without_groups_are_refused(wards):
     p, fitted = wards
-    for data in (p.logits, torch.zeros(2, 4)):
+    for data in (logit_tensor(p), torch.zeros(2, 4)):
         with refused("no_groups", "of_group('ward 0')"):
             fitted(data)
     with refused("no_groups"):
-        Predictions(p.logits, p.labels).apply(fitted)
+        Predictions(logit_tensor(p), p.labels).apply(fitted)
 
 
 def test_without_groups_it_is_the_common_map():
     p = several(300, torch.Generator().manual_seed(6))
-    bare = Predictions(p.logits, p.labels)
+    bare = Predictions(logit_tensor(p), p.labels)
     fitted = GroupCalibrated.fit(bare, calibrator="Temperature")
-    torch.testing.assert_close(fitted(bare.logits), Temperature.fit(bare)(bare.logits))
+    torch.testing.assert_close(fitted(logit_tensor(bare)), Temperature.fit(bare)(logit_tensor(bare)))
 
 
 def test_group_calibrator_is_saved_chained_cross_fitted_and_assessed(wards, tmp_path):
     p, fitted = wards
     calibrators.save(fitted, tmp_path / "g.safetensors")
     loaded = calibrators.load(tmp_path / "g.safetensors")
-    assert torch.equal(p.apply(loaded).logits, p.apply(fitted).logits)
+    assert np.array_equal(p.apply(loaded).logits, p.apply(fitted).logits)
     chained = p.apply(Chain(Identity(), fitted))
-    torch.testing.assert_close(chained.logits, p.apply(fitted).logits)
+    torch.testing.assert_close(logit_tensor(chained), logit_tensor(p.apply(fitted)))
     other_data = several(500, torch.Generator().manual_seed(7))
     result = assess(p, other_data, ["Identity", "GroupCalibrated"], choose="GroupCalibrated")
     direct = float(metrics.nll(other_data.apply(fitted)))
@@ -201,13 +205,13 @@ def test_group_calibrator_is_saved_chained_cross_fitted_and_assessed(wards, tmp_
 def test_integer_weights_equal_copies():
     p = several(300, torch.Generator().manual_seed(8))
     w = torch.arange(300) % 3
-    weighted = Predictions(p.logits, p.labels, w, groups=p.groups)
+    weighted = Predictions(logit_tensor(p), p.labels, w, groups=p.groups)
     assert p.groups is not None
     rows = torch.arange(300).repeat_interleave(w)
-    copied = Predictions(p.logits[rows], p.labels[rows], groups=p.groups[rows], clusters=rows)
+    copied = Predictions(logit_tensor(p)[rows], p.labels[rows], groups=p.groups[rows], clusters=rows)
     single, other_data = (
         GroupCalibrated.fit(q, calibrator="Identity")
-        for q in (weighted, Predictions(copied.logits, copied.labels, groups=copied.groups))
+        for q in (weighted, Predictions(logit_tensor(copied), copied.labels, groups=copied.groups))
     )
     torch.testing.assert_close(single.biases, other_data.biases, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(single.slopes, other_data.slopes, atol=1e-6, rtol=1e-6)

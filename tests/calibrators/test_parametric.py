@@ -11,6 +11,7 @@ from scipy import optimize
 
 from calibrant import Predictions, metrics
 from calibrant._core.kernels.solvers import newton
+from calibrant._core.tensors import logit_tensor, with_tensors
 from calibrant.calibrators import (
     Beta,
     BiasCorrectedTemperature,
@@ -42,7 +43,7 @@ def dirichlet(n, k, seed=0, alpha=0.3, slope=1.0, scale=1.0, shift=0.0):
 
 
 def nll(fitted, predictions) -> float:
-    return float(metrics.nll(fitted(predictions.logits), predictions.labels))
+    return float(metrics.nll(fitted(logit_tensor(predictions)), predictions.labels))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def nll(fitted, predictions) -> float:
 )
 def test_gradients_pass_through_fitted_maps(fit):
     data, _ = dirichlet(200, 4, slope=1.7)
-    fitted, z = fit.fit(data), data.logits[:5].clone().requires_grad_()
+    fitted, z = fit.fit(data), torch.as_tensor(logit_tensor(data)[:5]).clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda z: fitted(z).log_softmax(-1), z)
 
 
@@ -70,8 +71,8 @@ def test_gradients_pass_through_fitted_maps(fit):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_large_data_are_solved_exactly(dtype):
     data, _ = dirichlet(16000, 100, slope=0.6)
-    logits = data.logits.to(dtype)
-    result = fit_nll_temperature(Predictions(logits, data.labels))
+    logits = logit_tensor(data).to(dtype)
+    result = fit_nll_temperature(with_tensors(Predictions(logits, data.labels)))
     z = logits.double()
 
     def loss(u):
@@ -100,7 +101,7 @@ def test_separable_data_are_recognized_at_any_scale(scale, n):
 @pytest.mark.parametrize("scale", [1e-100, 1e-10, 1e100])
 def test_temperature_scales_with_the_logits(scale):
     data, _ = dirichlet(500, 4, slope=1.5)
-    once, scaled = Temperature.fit(data), Temperature.fit(scale * data.logits.double(), data.labels)
+    once, scaled = Temperature.fit(data), Temperature.fit(scale * logit_tensor(data).double(), data.labels)
     assert scaled.temperature.item() == pytest.approx(scale * once.temperature.item(), rel=1e-9)
 
 
@@ -116,8 +117,8 @@ def test_certificate_of_a_temperature_counts_ties_as_the_metrics_do(k):
 
 def test_impossible_labels_are_left_out_of_the_temperature():
     data, _ = dirichlet(300, 4, slope=2.0)
-    logits = data.logits.clone()
-    logits[:5] = logits[:5].scatter(1, data.labels[:5, None], -torch.inf)
+    logits = logit_tensor(data).clone()
+    logits[range(5), data.labels[:5]] = -torch.inf
     fitted = Temperature.fit(logits, data.labels)
     assert fitted.temperature.item() == pytest.approx(Temperature.fit(data[5:]).temperature.item(), rel=1e-9)
     assert fitted.certificate.after == math.inf
@@ -140,10 +141,10 @@ EQUIVARIANT = [
 @pytest.mark.parametrize("cls", EQUIVARIANT)
 def test_scaled_logits_give_the_same_probabilities(cls, c):
     data, _ = dirichlet(400, 4, slope=1.5, shift=np.array([0.3, 0, -0.2, 0]))
-    once, scaled = cls.fit(data), cls.fit(c * data.logits, data.labels)
+    once, scaled = cls.fit(data), cls.fit(c * logit_tensor(data), data.labels)
     if cls is Temperature:
         assert scaled.temperature.item() == pytest.approx(c * once.temperature.item(), rel=1e-9)
-    gap = once(data.logits).softmax(-1) - scaled(c * data.logits).softmax(-1)
+    gap = once(logit_tensor(data)).softmax(-1) - scaled(c * logit_tensor(data)).softmax(-1)
     assert gap.abs().max() < 2e-5
 
 
@@ -151,7 +152,7 @@ def test_scaled_logits_give_the_same_probabilities(cls, c):
 @pytest.mark.parametrize("cls", [Platt, Quadratic])
 def test_scaled_scores_give_the_same_probabilities(cls, c):
     data, _ = dirichlet(400, 2, slope=1.5, shift=np.array([0.3, 0]))
-    gap = cls.fit(data)(data.logits) - cls.fit(c * data.logits, data.labels)(c * data.logits)
+    gap = cls.fit(data)(logit_tensor(data)) - cls.fit(c * logit_tensor(data), data.labels)(c * logit_tensor(data))
     assert gap.abs().max() < 1e-3
 
 
@@ -160,7 +161,7 @@ def test_scaled_scores_give_the_same_probabilities(cls, c):
 
 def test_vector_scaling_is_the_maximum_likelihood():
     data, _ = dirichlet(400, 3, slope=2.0, scale=np.array([0.7, 1.0, 1.4]), shift=np.array([0.5, 0, -0.5]))
-    z, y = data.logits.numpy(), data.labels.numpy()
+    z, y = data.logits, data.labels
 
     def loss(t):
         s = z * t[:3] + t[3:]
@@ -174,7 +175,7 @@ def test_vector_scaling_is_the_maximum_likelihood():
 def test_ridges_are_those_of_structured_scaling_on_logits_of_unit_scale(ridge):
     data, _ = dirichlet(200, 3, slope=2.0, scale=np.array([0.7, 1.0, 1.4]), shift=np.array([0.5, 0, -0.5]))
     t = Temperature.fit(data).temperature.item()
-    x, y = data.logits.double().numpy() / t, data.labels.numpy()
+    x, y = logit_tensor(data).double().numpy() / t, data.labels
 
     def nll_of(s):
         return (np.log(np.exp(s - s.max(1, keepdims=True)).sum(1)) + s.max(1) - s[np.arange(200), y]).mean()
@@ -194,7 +195,7 @@ def test_ridges_are_those_of_structured_scaling_on_logits_of_unit_scale(ridge):
     best = optimize.minimize(matrix, np.r_[np.eye(3).reshape(-1), np.zeros(3)], method="BFGS", options={"gtol": 1e-8})
     result = Matrix.fit(data, ridge=ridge)
     assert np.allclose(np.r_[result.weight.reshape(-1), result.bias], best.x, atol=2e-4)
-    assert torch.allclose(Matrix.fit(data, warm_start=result, ridge=ridge).weight, result.weight, atol=1e-4)
+    assert np.allclose(Matrix.fit(data, warm_start=result, ridge=ridge).weight, result.weight, atol=1e-4)
 
 
 def test_invalid_ridge_is_refused():
@@ -212,7 +213,7 @@ def test_bias_corrected_temperature_finds_the_truth():
     data, _ = dirichlet(20000, 3, slope=2.0, shift=shift)
     fitted = BiasCorrectedTemperature.fit(data)
     assert fitted.temperature.item() == pytest.approx(2.0, abs=0.06)
-    assert torch.allclose(fitted.bias - fitted.bias.mean(), -torch.from_numpy(shift), atol=0.06)
+    assert np.allclose(fitted.bias - fitted.bias.mean(), -torch.from_numpy(shift), atol=0.06)
 
 
 @pytest.mark.parametrize("cls", [Matrix, Dirichlet])
@@ -266,8 +267,8 @@ def test_matrix_is_fitted_with_impossible_classes(penalty):
 def test_dirichlet_of_two_classes_is_beta_calibration():
     """Kull et al. (2019), section 2.2: Dirichlet calibration generalizes beta calibration."""
     data, _ = dirichlet(800, 2, slope=2.0, alpha=1.0, shift=np.array([0.5, 0]))
-    gap = Dirichlet.fit(data, penalty=1e-7)(data.logits).softmax(-1) - Beta.fit(data, monotone=False)(
-        data.logits
+    gap = Dirichlet.fit(data, penalty=1e-7)(logit_tensor(data)).softmax(-1) - Beta.fit(data, monotone=False)(
+        logit_tensor(data)
     ).softmax(-1)
     assert gap.abs().max() < 2e-3
 
@@ -276,7 +277,7 @@ def test_dirichlet_of_two_classes_is_beta_calibration():
 def test_affine_fit_agrees_with_another_solver(shape):
     """Compare with BFGS on gradients by autograd; log-probabilities are highly correlated."""
     data, _ = dirichlet(2000, 5, slope=1.5, scale=np.array([0.7, 1, 1, 1, 1.4]), shift=np.array([1, 0, 0, 0, -1.0]))
-    x = data.logits.log_softmax(-1)
+    x, labels = logit_tensor(data).log_softmax(-1), torch.from_numpy(data.labels)
     identity = torch.eye(5, dtype=torch.float64) if len(shape) == 2 else torch.ones(shape, dtype=torch.float64)
     ridge = 1e-3 * (1 + torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
 
@@ -284,14 +285,10 @@ def test_affine_fit_agrees_with_another_solver(shape):
         t = torch.from_numpy(t).requires_grad_()
         w, c = t[:-5].view(shape), t[-5:]
         s = (x @ w.mT if w.ndim == 2 else x * w) + c
-        value = (
-            torch.nn.functional.cross_entropy(s, data.labels)
-            + (ridge * (w - identity) ** 2).sum()
-            + 1e-3 * (c**2).sum()
-        )
+        value = torch.nn.functional.cross_entropy(s, labels) + (ridge * (w - identity) ** 2).sum() + 1e-3 * (c**2).sum()
         return value.item(), torch.autograd.grad(value, t)[0].numpy()
 
-    result = fit_affine(Predictions(x, data.labels), identity, ridge, 1e-3)
+    result = fit_affine(with_tensors(Predictions(x, data.labels)), identity, ridge, 1e-3)
     at = np.r_[result.weight.reshape(-1), result.bias]
     best = optimize.minimize(
         loss, np.r_[identity.reshape(-1), np.zeros(5)], jac=True, method="BFGS", options={"gtol": 1e-8}
@@ -301,7 +298,7 @@ def test_affine_fit_agrees_with_another_solver(shape):
     assert np.allclose(at, best.x, atol=5e-4)
     assert np.abs(slope).max() < 1e-5  # the search ends at 1e-6 in its own coordinates
     assert result.iterations <= (160 if len(shape) == 2 else 45)
-    again = fit_affine(Predictions(x, data.labels), identity, ridge, 1e-3, result)
+    again = fit_affine(with_tensors(Predictions(x, data.labels)), identity, ridge, 1e-3, result)
     assert again.iterations <= 3
     assert np.allclose(np.r_[again.weight.reshape(-1), again.bias], best.x, atol=5e-4)
 
@@ -325,7 +322,7 @@ def test_affine_iterations_count_the_newton_step_of_every_round(monkeypatch):
     g = torch.Generator().manual_seed(0)
     x = torch.randn(300, 3, generator=g, dtype=torch.float64)
     labels = torch.multinomial((3 * x).softmax(1), 1, generator=g).squeeze(1)
-    fit = fit_affine(Predictions(x, labels), torch.eye(3, dtype=torch.float64), 0.0, 0.0, min_ridge=1e-9)
+    fit = fit_affine(with_tensors(Predictions(x, labels)), torch.eye(3, dtype=torch.float64), 0.0, 0.0, min_ridge=1e-9)
     assert len(rounds) > 1
     assert fit.iterations == sum(evaluations) + len(rounds)
 
@@ -336,7 +333,7 @@ def test_affine_iterations_count_the_newton_step_of_every_round(monkeypatch):
 def by_definition(z, y, full: bool):
     """Solve the definition of Berta et al. (2025) by BFGS with finite differences."""
     n, k = z.shape
-    t = Temperature.fit(torch.from_numpy(z), torch.from_numpy(y)).temperature.item()
+    t = Temperature.fit(z, y).temperature.item()
     p = np.exp(z / t - (z / t).max(1, keepdims=True))
     u = np.log((n * p / p.sum(1, keepdims=True) + 1 / k) / (n + 1))
 
@@ -359,7 +356,7 @@ def by_definition(z, y, full: bool):
 def test_structured_scaling_has_the_optimum_of_its_definition(cls):
     data, _ = dirichlet(250, 3, slope=2.0, scale=np.array([0.7, 1.0, 1.4]), shift=np.array([0.5, 0, -0.5]))
     fitted = cls.fit(data)
-    bias, diagonal = by_definition(data.logits.numpy(), data.labels.numpy(), cls is StructuredMatrix)
+    bias, diagonal = by_definition(data.logits, data.labels, cls is StructuredMatrix)
     ours = fitted.scale if cls is StructuredVector else fitted.weight.diagonal()
     assert np.allclose(fitted.bias, bias, atol=1e-5)
     assert np.allclose(ours, diagonal, atol=1e-5)
@@ -390,7 +387,9 @@ def test_refitted_temperature_repairs_underconfidence():
     data, fresh = draw(n), draw(10000)
     structured, repaired = StructuredMatrix.fit(data), StructuredMatrix.fit(data, refit_temperature=True)
     assert repaired.final < 0.9
-    assert metrics.ece(repaired(fresh.logits), fresh.labels) < 0.5 * metrics.ece(structured(fresh.logits), fresh.labels)
+    assert metrics.ece(repaired(logit_tensor(fresh)), fresh.labels) < 0.5 * metrics.ece(
+        structured(logit_tensor(fresh)), fresh.labels
+    )
     assert nll(repaired, fresh) < nll(structured, fresh) - 0.005
 
 
@@ -417,17 +416,19 @@ def test_one_piece_is_temperature_scaling():
     data, _ = dirichlet(500, 5, slope=2.0)
     fitted = Monotone.fit(data, pieces=1)
     assert fitted.slopes.item() == pytest.approx(1.0, abs=1e-5)
-    assert torch.allclose(fitted(data.logits).softmax(-1), Temperature.fit(data)(data.logits).softmax(-1), atol=1e-5)
+    assert np.allclose(
+        fitted(logit_tensor(data)).softmax(-1), Temperature.fit(data)(logit_tensor(data)).softmax(-1), atol=1e-5
+    )
 
 
 def test_monotone_map_has_the_optimum_of_its_definition():
     data, _ = dirichlet(300, 3, slope=1.5)
-    bent = Predictions(data.logits.log_softmax(-1).neg().pow(1.4).neg(), data.labels)
+    bent = Predictions(logit_tensor(data).log_softmax(-1).neg().pow(1.4).neg(), data.labels)
     fitted = Monotone.fit(bent, pieces=3)
-    v = -(bent.logits / fitted.temperature).log_softmax(-1).numpy()
+    v = -(logit_tensor(bent) / fitted.temperature).log_softmax(-1).numpy()
     ends = [*fitted.knots.tolist(), np.inf]
     lengths = np.stack([np.clip(np.minimum(v, b) - a, 0, None) for a, b in pairwise(ends)])
-    y = bent.labels.numpy()
+    y = bent.labels
 
     def loss(theta):
         s = -np.tensordot(theta, lengths, 1)
@@ -472,7 +473,7 @@ def test_monotone_map_costs_little_where_temperature_is_the_truth_and_gains_wher
     data, _ = dirichlet(1000, 10, 0, 0.1, slope=2.0)
     fresh, bayes = dirichlet(20000, 10, 1, 0.1, slope=2.0)
     assert nll(Monotone.fit(data), fresh) - bayes < 0.003
-    bend = [Predictions(-(-p.logits.log_softmax(-1)).pow(1.5), p.labels) for p in (data, fresh)]
+    bend = [Predictions(-(-logit_tensor(p).log_softmax(-1)).pow(1.5), p.labels) for p in (data, fresh)]
     assert nll(Monotone.fit(bend[0]), bend[1]) < nll(Temperature.fit(bend[0]), bend[1]) - 0.005
 
 
@@ -483,9 +484,9 @@ def test_platt_scaling_agrees_with_scikit_learn():
     from sklearn.calibration import _SigmoidCalibration
 
     data, _ = dirichlet(500, 2, slope=2.0, shift=np.array([0.4, 0]))
-    s = (data.logits[:, 1] - data.logits[:, 0]).numpy()
-    theirs = _SigmoidCalibration().fit(s, data.labels.numpy()).predict(s)
-    ours = Platt.fit(data)(data.logits).softmax(-1)[:, 1].numpy()
+    s = (logit_tensor(data)[:, 1] - logit_tensor(data)[:, 0]).numpy()
+    theirs = _SigmoidCalibration().fit(s, data.labels).predict(s)
+    ours = Platt.fit(data)(logit_tensor(data)).softmax(-1)[:, 1].numpy()
     assert np.abs(ours - theirs).max() < 2e-4
 
 
@@ -493,10 +494,10 @@ def test_beta_calibration_is_logistic_regression_on_its_features():
     from sklearn.linear_model import LogisticRegression
 
     data, _ = dirichlet(800, 2, alpha=1.0, slope=2.0, shift=np.array([0.4, 0]))
-    p = data.logits.softmax(-1)[:, 1].numpy()
+    p = logit_tensor(data).softmax(-1)[:, 1].numpy()
     x = np.stack([np.log(p), -np.log1p(-p)], 1)
-    theirs = LogisticRegression(C=1e6, tol=1e-8, max_iter=1000).fit(x, data.labels.numpy()).predict_proba(x)[:, 1]
-    assert np.abs(Beta.fit(data, monotone=False)(data.logits).softmax(-1)[:, 1].numpy() - theirs).max() < 1e-3
+    theirs = LogisticRegression(C=1e6, tol=1e-8, max_iter=1000).fit(x, data.labels).predict_proba(x)[:, 1]
+    assert np.abs(Beta.fit(data, monotone=False)(logit_tensor(data)).softmax(-1)[:, 1].numpy() - theirs).max() < 1e-3
 
 
 def test_binary_maps_find_the_truth():
@@ -541,21 +542,21 @@ def test_ensemble_temperature_approaches_a_true_temperature():
 @pytest.mark.parametrize("criterion", ["nll", "brier"])
 def test_ensemble_weights_are_optimal_on_the_simplex(criterion):
     data, _ = dirichlet(400, 4, alpha=0.5, slope=2.0)
-    noisy = Predictions(data.logits, torch.where(torch.arange(400) % 10 == 0, 3 - data.labels, data.labels))
+    noisy = Predictions(logit_tensor(data), np.where(np.arange(400) % 10 == 0, 3 - data.labels, data.labels))
     fitted = EnsembleTemperature.fit(noisy, criterion=criterion)
     metric = metrics.nll if criterion == "nll" else metrics.brier
-    best = metric(fitted(noisy.logits), noisy.labels)
+    best = metric(fitted(logit_tensor(noisy)), noisy.labels)
     for i in range(21):
         for j in range(21 - i):
             w = torch.tensor([i, j, 20 - i - j], dtype=torch.float64) / 20
             second = EnsembleTemperature(fitted.temperature, w)
-            assert best <= metric(second(noisy.logits), noisy.labels) + 1e-7
+            assert best <= metric(second(logit_tensor(noisy)), noisy.labels) + 1e-7
 
 
 def test_ensemble_temperature_by_brier_is_no_worse_in_brier_than_by_nll():
     data, _ = dirichlet(500, 4, alpha=0.5, slope=3.0, shift=np.array([1, 0, 0, -1]))
     by_brier, by_nll = (EnsembleTemperature.fit(data, criterion=c).certificate for c in ("brier", "nll"))
-    assert by_brier.after <= float(metrics.brier(EnsembleTemperature.fit(data)(data.logits), data.labels)) + 1e-9
+    assert by_brier.after <= float(metrics.brier(EnsembleTemperature.fit(data)(logit_tensor(data)), data.labels)) + 1e-9
     assert by_nll.nll_after <= by_brier.nll_after + 1e-9
 
 
@@ -581,7 +582,7 @@ def test_curvature_is_summed_over_blocks_of_rows(shape, weighted, monkeypatch):
 
 def test_impossible_class_hardly_changes_a_robust_temperature():
     p, _ = dirichlet(500, 4, scale=2.0)
-    masked = p.logits.clone()
+    masked = logit_tensor(p).clone()
     masked[0, (p.labels[0] + 1) % 4] = -torch.inf
     without, robust = (
         SmoothedTemperature.fit(p, robust=True),

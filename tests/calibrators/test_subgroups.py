@@ -13,6 +13,7 @@ from commands import run
 from refusals import code_of
 
 from calibrant import Predictions, assess, calibrators, metrics
+from calibrant._core.tensors import logit_tensor
 from calibrant.calibrators.subgroups import MultiCalibrated
 from calibrant.calibrators.subgroups._features import FeatureSchema
 from calibrant.deployment import export
@@ -102,9 +103,9 @@ def test_features_with_one_name_are_refused():
 
 
 def test_thirty_thousand_columns_are_split_within_seconds():
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(split_columns({key: [0.0] for key in range(30_000)})) == 30_000
-    assert time.perf_counter() - start < 3  # in quadratic time it takes ten times as long
+    assert time.process_time() - start < 3  # in quadratic time it takes ten times as long
 
 
 def test_a_map_of_features_is_no_method_to_fit():
@@ -121,13 +122,15 @@ def test_rows_without_trees_are_those_of_the_common_map():
     p, features, _ = draw(500, seed=3, effect=0.0)
     fitted = MultiCalibrated.fit(p, features)
     assert len(fitted.trees) == 0
-    assert torch.equal(fitted.apply(p, features).logits, p.double().apply(fitted.pooled).logits)
+    assert np.array_equal(fitted.apply(p, features).logits, p.double().apply(fitted.pooled).logits)
 
 
 def test_copies_within_clusters_add_no_evidence():
     null, null_features, _ = draw(1500, seed=5, effect=0.0)
     tenfold = {name: np.tile(values, 10) for name, values in null_features.items()}
-    null_copies = Predictions(null.logits.repeat(10, 1), null.labels.repeat(10), clusters=np.tile(np.arange(1500), 10))
+    null_copies = Predictions(
+        logit_tensor(null).repeat(10, 1), null.labels.repeat(10), clusters=np.tile(np.arange(1500), 10)
+    )
     assert len(MultiCalibrated.fit(null_copies, tenfold).trees) == 0
 
 
@@ -137,14 +140,14 @@ def test_forms_of_features_agree():
     frame = polars.DataFrame(features)
     reordered = frame.select("noise", "sex", "age")
     for form in (frame, reordered):
-        assert torch.equal(MultiCalibrated.fit(p, frame).apply(p, form).logits, fitted.apply(p, features).logits)
+        assert np.array_equal(MultiCalibrated.fit(p, frame).apply(p, form).logits, fitted.apply(p, features).logits)
     numbers = np.stack([features["age"], features["noise"]], 1)
     of_array = MultiCalibrated.fit(p, numbers)
     assert of_array.schema.names == ("x0", "x1")
     expected = of_array.apply(p, numbers).logits
-    assert torch.equal(of_array.apply(p, torch.from_numpy(numbers).requires_grad_()).logits, expected)
+    assert np.array_equal(of_array.apply(p, torch.from_numpy(numbers).requires_grad_()).logits, expected)
     rounded = torch.from_numpy(numbers).bfloat16()
-    assert torch.equal(of_array.apply(p, rounded).logits, of_array.apply(p, rounded.double().numpy()).logits)
+    assert np.array_equal(of_array.apply(p, rounded).logits, of_array.apply(p, rounded.double().numpy()).logits)
 
 
 def test_missing_and_new_values_have_a_place():
@@ -155,9 +158,9 @@ def test_missing_and_new_values_have_a_place():
     sex[::11] = None
     fitted = MultiCalibrated.fit(p, {"age": age, "sex": sex})
     new = {"age": [np.nan, 20.0, None], "sex": ["f", "x", None]}
-    assert bool(fitted.apply(p[:3], new).logits.isfinite().all())
+    assert bool(torch.as_tensor(fitted.apply(p[:3], new).logits).isfinite().all())
     unknown = fitted.apply(p[:1], {"age": [20.0], "sex": ["x"]}).logits
-    assert torch.equal(unknown, fitted.apply(p[:1], {"age": [20.0], "sex": [None]}).logits)
+    assert np.array_equal(unknown, fitted.apply(p[:1], {"age": [20.0], "sex": [None]}).logits)
 
 
 def test_files_keep_every_bit(tmp_path):
@@ -165,7 +168,7 @@ def test_files_keep_every_bit(tmp_path):
     fitted = MultiCalibrated.fit(p, features)
     fitted.save(tmp_path / "m.safetensors")
     loaded = MultiCalibrated.load(tmp_path / "m.safetensors")
-    assert torch.equal(loaded.apply(p, features).logits, fitted.apply(p, features).logits)
+    assert np.array_equal(loaded.apply(p, features).logits, fitted.apply(p, features).logits)
     assert str(loaded.evaluate(p, features)) == str(fitted.evaluate(p, features))
     calibrators.save(fitted.pooled, tmp_path / "c.safetensors")
     assert code_of(MultiCalibrated.load, tmp_path / "c.safetensors") == "file_content"
@@ -188,9 +191,9 @@ def test_table_tells_whether_anything_was_corrected():
 
 def test_named_classes_may_come_in_any_order():
     p, features, _ = draw(1500, seed=11, k=3)
-    named = Predictions(p.logits, p.labels, class_names=("a", "b", "c"))
+    named = Predictions(logit_tensor(p), p.labels, class_names=("a", "b", "c"))
     fitted = MultiCalibrated.fit(named, features)
-    shuffled = Predictions(p.logits[:, [2, 0, 1]], (p.labels + 1) % 3, class_names=("c", "a", "b"))
+    shuffled = Predictions(logit_tensor(p)[:, [2, 0, 1]], (p.labels + 1) % 3, class_names=("c", "a", "b"))
     torch.testing.assert_close(fitted.apply(shuffled, features).logits, fitted.apply(named, features).logits)
     assert code_of(fitted.apply, draw(5, seed=0, k=4)[0], {n: v[:5] for n, v in features.items()}) == "num_classes"
 
@@ -212,7 +215,7 @@ def test_categories_and_numbers_are_found_in_any_form():
     schema = FeatureSchema.from_columns(columns)
     expected = torch.tensor([[0.0, 3.0], [1.0, 4.0], [0.0, -torch.inf]], dtype=torch.float64)
     for texts in ([b"1", b"2", b"1"], [1, 2, 1], [1.0, 2.0, 1.0]):
-        assert torch.equal(schema.encode(columns | {"texts": np.array(texts)}), expected)
+        assert np.array_equal(schema.encode(columns | {"texts": np.array(texts)}), expected)
     pandas = pytest.importorskip("pandas")
     assert FeatureSchema.from_columns({"x": np.array(["a", pandas.NA], dtype=object)}).categories == (("a",),)
 
@@ -242,4 +245,4 @@ def test_a_tree_makes_the_best_split():
     assert (int(tree.features[0, 0]), float(tree.cuts[0, 0])) == best
     mask = x[:, best[0]] == best[1] if is_category[best[0]] else x[:, best[0]] <= best[1]
     value = -gradient[mask].sum() / (hessian[mask].sum() + LEAF_PRIOR)
-    assert torch.allclose(tree(x)[mask], value)
+    assert np.allclose(tree(x)[mask], value)

@@ -10,6 +10,7 @@ from torch.autograd.functional import hessian
 
 from calibrant import Predictions, metrics
 from calibrant._core.kernels.lbfgs import Minimum, descent_direction, minimize
+from calibrant._core.tensors import label_tensor, logit_tensor, weight_tensor, with_tensors
 from calibrant.calibrators import (
     Auto,
     Beta,
@@ -63,7 +64,7 @@ SINGLE_FITS = {
 
 @pytest.mark.parametrize(("k", "weighted"), [(2, False), (4, True)])
 def test_members_of_auto_agree_with_single_fits(k, weighted):
-    p, fresh = draw(120, k, weighted=weighted), draw(50, k, 1).logits
+    p, fresh = draw(120, k, weighted=weighted), logit_tensor(draw(50, k, 1))
     stack = Auto.fit(p, folds=2)
     assert len(stack.candidates) == (10 if k == 2 else 8)
     for candidate in stack.candidates[1:]:
@@ -85,14 +86,14 @@ def test_objective_of_monotone_is_the_formula(monkeypatch, weighted):
 
     monkeypatch.setattr(_monotone, "newton", search)
     fitted = Monotone.fit(p)
-    v = -(p.logits / fitted.temperature).log_softmax(-1)
+    v = -(logit_tensor(p) / fitted.temperature).log_softmax(-1)
     ends = torch.cat([fitted.knots[1:], torch.tensor([torch.inf], dtype=torch.float64)])
     lengths = v[:, :, None].clamp(fitted.knots, ends) - fitted.knots
-    often = torch.ones(300, dtype=torch.float64) if p.weights is None else p.weights
+    labels, often = label_tensor(p), torch.ones(300, dtype=torch.float64) if p.weights is None else weight_tensor(p)
 
     def direct_loss(theta):
         log_p = -(lengths @ theta)
-        loss = often @ torch.nn.functional.cross_entropy(log_p, p.labels, reduction="none")
+        loss = often @ torch.nn.functional.cross_entropy(log_p, labels, reduction="none")
         return (loss + theta.diff().square().sum()) / p.total_weight
 
     theta = torch.linspace(0.3, 2.0, len(fitted.knots), dtype=torch.float64).requires_grad_()
@@ -108,7 +109,7 @@ def test_objective_of_monotone_is_the_formula(monkeypatch, weighted):
 def test_hessian_is_the_unit_matrix_in_exact_coordinates(full, weighted):
     k, n, ridge, ridge_bias = 4, 150, 0.02, 0.03
     p = draw(n, k, weighted=weighted)
-    shares = (torch.ones(n, dtype=torch.float64) if p.weights is None else p.weights) / p.total_weight
+    shares = (torch.ones(n, dtype=torch.float64) if p.weights is None else weight_tensor(p)) / p.total_weight
     shape = (k, k) if full else (k,)
     g = torch.Generator().manual_seed(3)
     w, c = (
@@ -116,13 +117,13 @@ def test_hessian_is_the_unit_matrix_in_exact_coordinates(full, weighted):
         0.3 * torch.randn(k, dtype=torch.float64, generator=g),
     )
     ridges = pack(torch.full(shape, ridge, dtype=torch.float64), torch.full((k,), ridge_bias, dtype=torch.float64))
-    preconditioner = exact_preconditioner(p.logits, w, c, ridges, shares[:, None])
+    preconditioner = exact_preconditioner(logit_tensor(p), w, c, ridges, shares[:, None])
 
     def loss(t):
         change = preconditioner.to_parameters(t).view(k, -1)
         v, b = change[:, :-1].reshape(shape), change[:, -1]
-        s = (p.logits @ v.mT if full else p.logits * v) + b
-        losses = torch.nn.functional.cross_entropy(s, p.labels, reduction="none")
+        s = (logit_tensor(p) @ v.mT if full else logit_tensor(p) * v) + b
+        losses = torch.nn.functional.cross_entropy(s, label_tensor(p), reduction="none")
         return shares @ losses + ridge * v.square().sum() + ridge_bias * b.square().sum()
 
     t = preconditioner.to_coordinates(pack(w, c))
@@ -149,7 +150,7 @@ def test_lbfgs_agrees_with_scipy_and_warm_starts_save_evaluations():
     assert result.value <= best.fun + 1e-9
     assert np.allclose(result.x, best.x, atol=1e-4)
     again = minimize(stretched, result.x + 0.01, tolerance=1e-9, curvature_pairs=result.curvature_pairs)
-    assert torch.allclose(again.x, result.x, atol=1e-8)
+    assert np.allclose(again.x, result.x, atol=1e-8)
     assert again.evaluations < result.evaluations
 
 
@@ -163,7 +164,7 @@ def test_lbfgs_pairs_hold_the_hessian_of_a_quadratic():
         (step / (step @ bend @ step).sqrt(), bend @ step / (step @ bend @ step).sqrt()) for step in directions
     )
     gradient = torch.from_numpy(g.normal(size=5))
-    assert torch.allclose(descent_direction(pairs, gradient), -torch.linalg.solve(bend, gradient))
+    assert np.allclose(descent_direction(pairs, gradient), -torch.linalg.solve(bend, gradient))
 
 
 @pytest.mark.parametrize(("k", "weighted"), [(4, False), (20, False), (20, True)])
@@ -171,7 +172,7 @@ def test_coarse_fit_is_nearly_optimal_in_fewer_passes(k: int, weighted: bool):
     """It ends early, in single precision for many parameters, about 1e-6 nats above the optimum."""
     p, eye = draw(400, k), torch.eye(k, dtype=torch.float64)
     weights = torch.rand(len(p), generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
-    p = Predictions(p.logits, p.labels, weights=weights if weighted else None)
+    p = with_tensors(Predictions(p.logits, p.labels, weights=weights if weighted else None))
     exact, nearly = fit_affine(p, eye, 0.01, 0.01), fit_affine(p, eye, 0.01, 0.01, tolerance=COARSE_GRADIENT_TOLERANCE)
     assert nearly.weight.dtype == nearly.bias.dtype == torch.float64
     assert exact.gradient < nearly.gradient < COARSE_GRADIENT_TOLERANCE
@@ -187,10 +188,12 @@ def test_coarse_fit_is_nearly_optimal_in_fewer_passes(k: int, weighted: bool):
 def test_warm_start_leads_to_the_same_optimum():
     """Coordinates and memory from other data lead to the same optimum."""
     for k in (4, 20):  # with the Hessian, and with its approximation
-        p, eye = draw(400, k), torch.eye(k, dtype=torch.float64)
+        p, eye = with_tensors(draw(400, k)), torch.eye(k, dtype=torch.float64)
         other_fit = fit_affine(p[:300], eye, 0.01, 0.01)
         warm, cold = fit_affine(p, eye, 0.01, 0.01, other_fit), fit_affine(p, eye, 0.01, 0.01)
-        torch.testing.assert_close(warm(p.logits).log_softmax(-1), cold(p.logits).log_softmax(-1), rtol=0, atol=1e-3)
+        torch.testing.assert_close(
+            warm(logit_tensor(p)).log_softmax(-1), cold(logit_tensor(p)).log_softmax(-1), rtol=0, atol=1e-3
+        )
         value = [
             float(metrics.nll(p.apply(candidate)))
             + 0.01 * float((candidate.weight - eye).square().sum() + candidate.bias.square().sum())

@@ -10,6 +10,7 @@ from calibrant.registry import CALIBRATORS
 
 from calibrant import Predictions, calibrators, metrics
 from calibrant._core.kernels.lbfgs import Minimum
+from calibrant._core.tensors import logit_tensor, with_tensors
 from calibrant.calibrators import Beta, Dirichlet, Matrix, Platt, Quadratic, Temperature, Vector, _temperature
 from calibrant.calibrators._fitting import check_status
 
@@ -48,7 +49,7 @@ def test_certain_answers_get_the_frequency_of_each(name):
     y = answers.where(torch.arange(400) % 10 > 0, 1 - answers)  # the answer 0 is wrong in one of five
     data = Predictions.from_probs(answers.double(), y)
     settings = "(ridge=1e-9)" if name == "Matrix" else "(penalty=1e-6)" if name == "Dirichlet" else ""
-    p = calibrators.fit(name + settings, data)(data.logits).softmax(-1)[:, 1]
+    p = calibrators.fit(name + settings, data)(logit_tensor(data)).softmax(-1)[:, 1]
     expected = torch.where(answers == 0, 0.2, 1.0)
     assert (p - expected).abs().max() < 0.03
 
@@ -60,7 +61,7 @@ def test_finite_logits_are_not_clipped(cls):
     assert fitted.certificate.clipped == 0
     limit = getattr(fitted, "limit", None)
     assert float(fitted.floor) == -87 if limit is None else float(limit) == 1e300
-    assert fresh.apply(fitted).logits.isfinite().all()
+    assert torch.as_tensor(fresh.apply(fitted).logits).isfinite().all()
 
 
 @pytest.mark.shared
@@ -93,7 +94,7 @@ def test_status_of_a_map_worse_than_the_identity_is_not_converged(status):
 
 def test_temperature_worse_than_the_identity_is_not_converged(monkeypatch):
     data, _ = forest(wrong=0)
-    result = _temperature.fit_nll_temperature(data)
+    result = _temperature.fit_nll_temperature(with_tensors(data))
     monkeypatch.setattr(_temperature, "fit_nll_temperature", lambda p: replace(result, nll=result.initial_nll + 0.1))
     assert Temperature.fit(data).certificate.status == "not converged"
 

@@ -9,7 +9,8 @@ from method_contracts import Contract
 from refusals import refused
 
 from calibrant import InputError, Predictions, calibrators, metrics
-from calibrant._core.kernels.solvers import Certificate
+from calibrant._core.kernels.roots import Certificate
+from calibrant._core.tensors import logit_tensor
 from calibrant.calibrators import calibrate, fitting_digests
 
 CAPABILITIES = {name: calibrators.capabilities(CALIBRATORS[name]) for name in CALIBRATORS}
@@ -61,8 +62,8 @@ def classes_are_treated_alike_where_promised(name, k_of):
     k, of = k_of
     if name in BINARY and k > 2:
         return
-    data, z = draw(300, k, 10), draw(50, k, 11).logits
-    fitted = fit(name, Predictions(data.logits + torch.arange(k), data.labels, of=of))
+    data, z = draw(300, k, 10), logit_tensor(draw(50, k, 11))
+    fitted = fit(name, Predictions(logit_tensor(data) + torch.arange(k), data.labels, of=of))
     order = torch.arange(k).roll(1)
     is_alike = torch.allclose(fitted(z[:, order]).softmax(-1), fitted(z).softmax(-1)[:, order], atol=1e-9)
     assert calibrators.treats_classes_alike(fitted) == is_alike
@@ -86,7 +87,7 @@ def a_class_without_labels_keeps_a_finite_probability(name, k):
     if name != "Identity":
         assert fitted.certificate.absent == 1
     if name not in ZERO_BINS:
-        log_p = fitted(fresh.logits).log_softmax(-1)
+        log_p = fitted(logit_tensor(fresh)).log_softmax(-1)
         assert bool(log_p.isfinite().all())
         assert float(log_p.min()) > -100  # FocalMap has the lowest, -43
 
@@ -97,15 +98,15 @@ def overconfidence_is_repaired_or_not_promised(name, k):
     data, fresh = draw(1500, k, 0, scale=3.0), draw(4000, k, 1, scale=3.0)
     fitted = fit(name, data)
     if name in UNLEARNED:
-        assert metrics.brier(fitted(fresh.logits), fresh.labels) > metrics.brier(fresh) - 0.01
+        assert metrics.brier(fitted(logit_tensor(fresh)), fresh.labels) > metrics.brier(fresh) - 0.01
         return
     certificate = fitted.certificate
     assert isinstance(certificate, Certificate)
     assert certificate.after < certificate.before
-    assert metrics.brier(fitted(fresh.logits), fresh.labels) < metrics.brier(fresh) - 0.01
-    assert metrics.ece(fitted(fresh.logits), fresh.labels) < 0.5 * metrics.ece(fresh)
+    assert metrics.brier(fitted(logit_tensor(fresh)), fresh.labels) < metrics.brier(fresh) - 0.01
+    assert metrics.ece(fitted(logit_tensor(fresh)), fresh.labels) < 0.5 * metrics.ece(fresh)
     if calibrators.preserves_argmax(fitted):
-        assert torch.equal(fitted(fresh.logits).argmax(1), fresh.logits.argmax(1))
+        assert torch.equal(fitted(logit_tensor(fresh)).argmax(1), logit_tensor(fresh).argmax(1))
 
 
 @contract.holds()
@@ -113,20 +114,20 @@ def calibrated_predictions_hardly_change(name, k):
     data, fresh = draw(3000, k, 2), draw(4000, k, 3)
     if name in UNLEARNED:
         return
-    after = fit(name, data)(fresh.logits)
+    after = fit(name, data)(logit_tensor(fresh))
     assert abs(metrics.brier(after, fresh.labels) - metrics.brier(fresh)) < 0.01
 
 
 @contract.holds(dtype=[torch.float32, torch.float64])
 def output_has_the_shape_and_dtype_of_the_logits(name, k, dtype):
     data, fresh = draw(300, k, 4), draw(7, k, 5)
-    fitted = fit(name, Predictions(data.logits.to(dtype), data.labels))
-    after = fitted(fresh.logits.to(dtype))
-    assert after.shape == fresh.logits.shape
+    fitted = fit(name, Predictions(logit_tensor(data).to(dtype), data.labels))
+    after = fitted(logit_tensor(fresh).to(dtype))
+    assert after.shape == logit_tensor(fresh).shape
     assert after.dtype == dtype
-    assert torch.equal(fitted(fresh.logits.to(dtype).requires_grad_()).detach(), after)
+    assert torch.equal(fitted(logit_tensor(fresh).to(dtype).requires_grad_()).detach(), after)
     assert torch.allclose(after.softmax(-1).sum(-1), torch.ones(7, dtype=dtype))
-    one_by_one = torch.cat([fitted(row[None].to(dtype)) for row in fresh.logits])
+    one_by_one = torch.cat([fitted(row[None].to(dtype)) for row in logit_tensor(fresh)])
     assert torch.allclose(one_by_one.softmax(-1), after.softmax(-1), atol=1e-5)
 
 
@@ -146,7 +147,7 @@ def certificate_names_its_fitting_data_which_calibrate_refuses(name, k):
     assert "\n" not in text
     assert "accuracy" in text
     assert fitted.certificate.accuracy_before == float(metrics.accuracy(data))
-    assert fitted.certificate.accuracy_after == float(metrics.accuracy(fitted(data.logits), data.labels))
+    assert fitted.certificate.accuracy_after == float(metrics.accuracy(fitted(logit_tensor(data)), data.labels))
     assert abs(fitted.certificate.nll_before - float(metrics.nll(data))) < 1e-9
 
 
@@ -154,7 +155,7 @@ def certificate_names_its_fitting_data_which_calibrate_refuses(name, k):
 def order_of_the_examples_does_not_matter(name, k):
     data, fresh = draw(1500, k, 8, scale=2.0), draw(500, k, 9, scale=2.0)
     shuffled = data[torch.randperm(1500, generator=torch.Generator().manual_seed(0))]
-    gap = fit(name, data)(fresh.logits).softmax(-1) - fit(name, shuffled)(fresh.logits).softmax(-1)
+    gap = fit(name, data)(logit_tensor(fresh)).softmax(-1) - fit(name, shuffled)(logit_tensor(fresh)).softmax(-1)
     assert gap.abs().mean() < 1e-5
 
 
@@ -166,8 +167,8 @@ def weighted(name: str, n: int, k: int, seed: int) -> tuple[Predictions, Predict
     data = draw(n, k, seed, scale=1.5)
     weights = torch.randint(0, 4, (n,), generator=torch.Generator().manual_seed(seed)).double()
     rows = torch.arange(n).repeat_interleave(weights.long())
-    copies = Predictions(data.logits[rows], data.labels[rows], clusters=rows)
-    return Predictions(data.logits, data.labels, weights), copies
+    copies = Predictions(logit_tensor(data)[rows], data.labels[rows], clusters=rows)
+    return Predictions(logit_tensor(data), data.labels, weights), copies
 
 
 @contract.holds(n=[7, 400])
@@ -202,7 +203,7 @@ def weights_matter(name, k):
         return
     data, _ = weighted(name, 400, k, 14)
     fresh = draw(100, k, 15, scale=1.5).logits
-    unweighted = fit(name, Predictions(data.logits, data.labels))
+    unweighted = fit(name, Predictions(logit_tensor(data), data.labels))
     assert not torch.allclose(log_p(fit(name, data), fresh), log_p(unweighted, fresh), rtol=1e-6, atol=1e-6)
 
 
@@ -212,8 +213,8 @@ def examples_of_weight_0_are_left_out(name, k):
     weights = torch.arange(120).remainder(3).clamp_max(1).double()
     counted = data[weights > 0]
     fitted, expected = (fit(name, p) for p in (
-        Predictions(data.logits, data.labels, weights),
-        Predictions(counted.logits, counted.labels, torch.ones(80, dtype=torch.float64)),
+        Predictions(logit_tensor(data), data.labels, weights),
+        Predictions(logit_tensor(counted), counted.labels, torch.ones(80, dtype=torch.float64)),
     ))  # fmt: skip
     torch.testing.assert_close(log_p(fitted, fresh), log_p(expected, fresh), rtol=1e-12, atol=1e-12)
     if name != "Identity":
@@ -225,16 +226,16 @@ def fractional_weights_give_a_map_between(name, k):
     """Equal weights of 1/2, and random weights, give a finite map with a similar Brier score."""
     g = torch.Generator().manual_seed(18)
     data = draw(300, k, 18, scale=1.5)
-    fresh = draw(100, k, 19).logits
+    fresh = logit_tensor(draw(100, k, 19))
     unweighted = metrics.brier(log_p(fit(name, data), fresh), fresh.argmax(1))
     for weights in torch.full((300,), 0.5), 2 * torch.rand(300, generator=g):
-        after = log_p(fit(name, Predictions(data.logits, data.labels, weights)), fresh)
+        after = log_p(fit(name, Predictions(logit_tensor(data), data.labels, weights)), fresh)
         assert not after.isnan().any()
         assert abs(metrics.brier(after, fresh.argmax(1)) - unweighted) < 0.15
 
 
 def log_p(fitted, logits):
-    return fitted(logits).log_softmax(-1).clamp_min(-1e3)
+    return torch.as_tensor(fitted(logits)).log_softmax(-1).clamp_min(-1e3)
 
 
 # Order
@@ -254,11 +255,11 @@ def order_of_classes_and_rows_does_not_matter(name, n_classes):
     columns = torch.arange(n_classes).roll(1) if n_classes == 2 else torch.randperm(n_classes, generator=g)
     rows, place = torch.randperm(400, generator=g), columns.argsort()
     groups = [("a", "b", "c")[i % 3] for i in range(400)] if name == "GroupCalibrated" else None
-    first = Predictions(data.logits, data.labels, groups=groups)
-    moved = Predictions(data.logits[:, columns], place[data.labels], groups=groups)
-    expected = first.apply(fit(name, first)).logits.softmax(1)
-    permuted = moved.apply(fit(name, moved)).logits.softmax(1)[:, place]
-    shuffled = first.apply(fit(name, first[rows])).logits.softmax(1)
+    first = Predictions(logit_tensor(data), data.labels, groups=groups)
+    moved = Predictions(logit_tensor(data)[:, columns], place[data.labels], groups=groups)
+    expected = logit_tensor(first.apply(fit(name, first))).softmax(1)
+    permuted = logit_tensor(moved.apply(fit(name, moved))).softmax(1)[:, place]
+    shuffled = logit_tensor(first.apply(fit(name, first[rows]))).softmax(1)
     tolerance = 1e-5 if name == "Auto" else 1e-6  # its weights depend on coarse fits
     torch.testing.assert_close(permuted, expected, rtol=0, atol=tolerance)
     torch.testing.assert_close(shuffled, expected, rtol=0, atol=tolerance)
@@ -297,7 +298,7 @@ def fits_do_not_depend_on_the_default_dtype(name, k):
 
 def hard_case(case: str, k: int) -> Predictions:
     base = draw(60, k, 10)
-    logits, labels = base.logits, base.labels
+    logits, labels = logit_tensor(base), base.labels
     match case:
         case "class absent":
             return Predictions(logits, labels % (k - 1))
@@ -314,7 +315,7 @@ def hard_case(case: str, k: int) -> Predictions:
         case "impossible classes":
             return Predictions(logits.masked_fill(logits == logits.amin(-1, keepdim=True), -torch.inf), labels)
         case "impossible labels":
-            return Predictions(logits.scatter(1, labels[:, None], -torch.inf), labels)
+            return Predictions(logits.scatter(1, torch.from_numpy(labels)[:, None], -torch.inf), labels)
         case "saturated":
             return Predictions(1e4 * logits, labels)
         case "tiny":
@@ -333,7 +334,8 @@ def hard_data_give_a_sensible_map_or_the_expected_refusal(name, k, case):
     fitted = fit_unless_refused(name, data, "all_impossible" if case == "impossible labels" else "")
     if fitted is None:
         return
-    after = fitted(torch.cat([data.logits, draw(50, data.logits.shape[1], 11).logits]))
+    fresh = draw(50, data.k, 11)
+    after = fitted(torch.cat([logit_tensor(data), logit_tensor(fresh)]))
     assert not after.isnan().any()
     assert not after.softmax(-1).isnan().any()
     if name != "Identity":
@@ -351,6 +353,6 @@ def test_thousands_of_classes_give_a_sensible_map_or_a_refusal(name):
     if fitted is None:
         return
     for rows in data, draw(20, 5000, 13):
-        assert not fitted(rows.logits).softmax(-1).isnan().any()
+        assert not fitted(logit_tensor(rows)).softmax(-1).isnan().any()
     if name not in UNLEARNED:
         assert fitted.certificate.iterations <= 1000

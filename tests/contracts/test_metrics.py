@@ -39,11 +39,10 @@ def draw(n: int, k: int, seed: int = 0, decimals: int | None = None) -> tuple[to
 
 
 @contract.holds(k=[2, 10, 200])
-def is_one_float64_number(name, k):
+def is_one_number(name, k):
     value = getattr(metrics, name)(*draw(300, k))
-    assert value.shape == ()
-    assert value.dtype == torch.float64
-    assert bool(value.isfinite())
+    assert type(value) is float
+    assert math.isfinite(value)
 
 
 @contract.holds()
@@ -53,7 +52,8 @@ def does_not_depend_on_the_row_order(name):
     g = torch.Generator().manual_seed(1)
     for _ in range(20):
         order = torch.randperm(400, generator=g)
-        torch.testing.assert_close(getattr(metrics, name)(logits[order], labels[order]), value, rtol=1e-12, atol=1e-14)
+        permuted = getattr(metrics, name)(logits[order], labels[order])
+        assert permuted == pytest.approx(value, rel=1e-12, abs=1e-14)
 
 
 @contract.holds(of=["top", 1, "classes"])
@@ -63,7 +63,7 @@ def integer_weight_equals_that_many_copies(name, of):
     metric = registry.METRICS[name]
     weighted = metric(Predictions(logits, labels, w, of=of))
     copies = Predictions(logits.repeat_interleave(w, 0), labels.repeat_interleave(w), of=of)
-    torch.testing.assert_close(weighted, metric(copies), rtol=1e-9, atol=1e-12)
+    assert weighted == pytest.approx(metric(copies), rel=1e-9, abs=1e-12)
     if of == "classes":
         return
     p = Predictions(logits, labels, w, of=of)
@@ -79,11 +79,10 @@ def integer_weight_equals_that_many_copies(name, of):
 def weights_of_one_change_nothing_and_fractions_are_finite(name):
     logits, labels = draw(500, 4)
     unweighted = getattr(metrics, name)(logits, labels)
-    torch.testing.assert_close(
-        getattr(metrics, name)(logits, labels, torch.ones(500)), unweighted, rtol=1e-9, atol=1e-12
-    )
+    weighted = getattr(metrics, name)(logits, labels, torch.ones(500))
+    assert weighted == pytest.approx(unweighted, rel=1e-9, abs=1e-12)
     g = torch.Generator().manual_seed(0)
-    assert getattr(metrics, name)(logits, labels, torch.rand(500, generator=g) * 1.3).isfinite()
+    assert math.isfinite(getattr(metrics, name)(logits, labels, torch.rand(500, generator=g) * 1.3))
 
 
 @contract.holds(k=[2, 3])
@@ -92,7 +91,7 @@ def weights_of_one_change_nothing_among_ties(name, k):
     metric = registry.METRICS[name]
     unweighted, weighted = Predictions(logits, labels, of=1), Predictions(logits, labels, torch.ones(200), of=1)
     exact = 0 if name in ("auroc", "accuracy", "error") else 1e-12
-    torch.testing.assert_close(metric(weighted), metric(unweighted), rtol=exact, atol=exact, equal_nan=True)
+    assert metric(weighted) == pytest.approx(metric(unweighted), rel=exact, abs=exact, nan_ok=True)
     if metric.has_interval:
         ours, theirs = metric.interval(weighted), metric.interval(unweighted)
         assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), rel=1e-9, abs=1e-12, nan_ok=True)
@@ -116,7 +115,7 @@ def does_not_depend_on_the_order_of_classes(name, of, k_decimals):
     for w in (None, weights):
         ours = Predictions(logits, labels, w, of=of)
         theirs = Predictions(logits[:, classes], place[labels], w, of=int(place[1]) if of == 1 else of)
-        torch.testing.assert_close(metric(ours), metric(theirs), rtol=1e-9, atol=1e-12, equal_nan=True)
+        assert metric(ours) == pytest.approx(metric(theirs), rel=1e-9, abs=1e-12, nan_ok=True)
         if metric.has_interval and of != "classes":
             a, b = metric.interval(ours), metric.interval(theirs)
             assert (a.low, a.high) == pytest.approx((b.low, b.high), rel=1e-7, abs=1e-9, nan_ok=True)
@@ -128,7 +127,7 @@ def examples_of_weight_zero_are_left_out(name):
     w = torch.ones(500, dtype=torch.float64)
     w[100:300] = 0
     expected = getattr(metrics, name)(logits[w > 0], labels[w > 0])
-    torch.testing.assert_close(getattr(metrics, name)(logits, labels, w), expected, rtol=1e-9, atol=1e-12)
+    assert getattr(metrics, name)(logits, labels, w) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 @contract.holds()
@@ -179,21 +178,16 @@ def single_example_of_two_classes_is_measured_or_refused(name):
             getattr(metrics, name)(torch.tensor([[0.0, 1.0]]), torch.tensor([1]))
         return
     value = getattr(metrics, name)(torch.tensor([[0.0, 1.0]]), torch.tensor([1]))
-    assert value.shape == ()
+    assert type(value) is float
     if name != "auroc":  # needs both classes
-        assert math.isfinite(float(value)) or name == "confident_accuracy"
+        assert math.isfinite(value) or name == "confident_accuracy"
 
 
 @contract.holds(dtype=[torch.float16, torch.bfloat16, torch.float32])
 def half_precision_logits_are_measured_in_float64(name, dtype):
     logits, labels = draw(300, 6)
     half_precision = logits.to(dtype)
-    torch.testing.assert_close(
-        getattr(metrics, name)(half_precision, labels),
-        getattr(metrics, name)(half_precision.double(), labels),
-        rtol=0,
-        atol=0,
-    )
+    assert getattr(metrics, name)(half_precision, labels) == getattr(metrics, name)(half_precision.double(), labels)
 
 
 @contract.holds()
@@ -204,7 +198,7 @@ def saturated_confidence_is_finite_where_the_metric_is(name):
             getattr(metrics, name)(logits, torch.tensor([1, 0, 0, 1]))
         return
     value = getattr(metrics, name)(logits, torch.tensor([1, 0, 0, 1]))
-    assert not bool(value.isnan())
+    assert not math.isnan(value)
 
 
 @contract.holds()

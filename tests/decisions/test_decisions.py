@@ -11,6 +11,7 @@ from scipy.special import expit
 
 from calibrant import Predictions, calibrators, measure
 from calibrant._core.numbers import format_percent
+from calibrant._core.tensors import logit_tensor
 from calibrant.calibrators import Identity
 from calibrant.decisions import (
     CrossSets,
@@ -58,7 +59,7 @@ def test_sets_cover_as_promised(score, by):
 
 def test_threshold_is_the_conformal_quantile():
     p = draw(99, seed=0)
-    scores = (1 - p.logits.softmax(1).gather(1, p.labels[:, None])).squeeze(1).sort().values
+    scores = np.sort(1 - logit_tensor(p).softmax(1)[range(99), p.labels])
     assert Sets.fit(p, alpha=0.1).thresholds == (pytest.approx(float(scores[89]), abs=1e-12),)  # of 99, the 90th
 
 
@@ -82,9 +83,15 @@ def test_cross_conformal_sets_are_those_of_the_definition():
             count = 1
             for f in range(4):
                 temperature = calibrators.fit("Temperature", p[fold != f])
-                scores = 1 - p[fold == f].apply(temperature).logits.softmax(1).gather(1, p[fold == f].labels[:, None])
-                count += int((scores >= 1 - temperature(q.logits).softmax(1)[i, j] - 1e-12).sum())
-            assert bool(fitted(q.logits)[i, j]) == (count > 0.3 * 41)
+                held_out = p[fold == f]
+                scores = (
+                    1
+                    - torch.as_tensor(held_out.apply(temperature).logits).softmax(1)[
+                        range(len(held_out)), held_out.labels
+                    ]
+                )
+                count += int((scores >= 1 - temperature(logit_tensor(q)).softmax(1)[i, j] - 1e-12).sum())
+            assert bool(fitted(logit_tensor(q))[i, j]) == (count > 0.3 * 41)
 
 
 def test_cross_conformal_files_keep_every_bit(tmp_path):
@@ -92,7 +99,7 @@ def test_cross_conformal_files_keep_every_bit(tmp_path):
     fitted = CrossSets.fit_folds(p, "StructuredVector", folds=3)
     fitted.save(tmp_path / "s.safetensors")
     loaded = CrossSets.load(tmp_path / "s.safetensors")
-    assert torch.equal(loaded.apply(p), fitted.apply(p))
+    assert np.array_equal(loaded.apply(p), fitted.apply(p))
     assert loaded.guaranteed_coverage == fitted.guaranteed_coverage
     calibrators.save(calibrators.fit("Temperature", p), tmp_path / "c.safetensors")
     assert code_of(CrossSets.load, tmp_path / "c.safetensors") == "file_content"
@@ -103,14 +110,14 @@ def test_cross_conformal_files_keep_every_bit(tmp_path):
 def test_integer_weights_are_copies():
     p = draw(80, seed=1)
     weights = torch.arange(80) % 3 + 1
-    weighted = Predictions(p.logits, p.labels, weights)
+    weighted = Predictions(logit_tensor(p), p.labels, weights)
     copies = p[torch.arange(80).repeat_interleave(weights)]
     assert Sets.fit(weighted, alpha=0.2).thresholds == Sets.fit(copies, alpha=0.2).thresholds
 
 
 def test_copies_within_clusters_add_no_confidence():
     p = draw(60, seed=2)
-    clustered = Predictions(p.logits.repeat(5, 1), p.labels.repeat(5), clusters=np.tile(np.arange(60), 5))
+    clustered = Predictions(logit_tensor(p).repeat(5, 1), np.tile(p.labels, 5), clusters=np.tile(np.arange(60), 5))
     assert Sets.fit(clustered).thresholds == Sets.fit(p).thresholds
     assert Sets.fit(clustered).counts == (60,)
 
@@ -130,17 +137,17 @@ def test_groups_that_were_not_seen_have_the_threshold_of_all():
     p = draw(600, seed=3, groups=np.arange(600) % 2)
     sets, marginal = Sets.fit(p, by="groups"), Sets.fit(p)
     new = draw(50, seed=4, groups=["new"] * 50)
-    assert torch.equal(sets.apply(new), marginal.apply(new))
+    assert np.array_equal(sets.apply(new), marginal.apply(new))
     assert sets.unseen_groups(new) == ("new",)
     assert sets.names == ("0", "1", "")
-    assert code_of(sets, p.logits) == "no_groups"
+    assert code_of(sets, logit_tensor(p)) == "no_groups"
 
 
 def test_groups_are_the_same_in_any_form(tmp_path):
     p = draw(600, seed=3, groups=np.arange(600) % 2)
     sets = Sets.fit(p, by="groups")
-    for groups in (p.groups, p.groups.double(), p.groups.tolist(), np.array(["0", "1"] * 300, dtype="S1")):
-        assert torch.equal(sets(p.logits, groups), sets.apply(p))
+    for groups in (p.groups, p.groups.astype(float), p.groups.tolist(), np.array(["0", "1"] * 300, dtype="S1")):
+        assert np.array_equal(sets(logit_tensor(p), groups), sets.apply(p))
     nameless = Sets.fit(draw(600, seed=3, groups=["", "a"] * 300), by="groups")
     assert nameless.names == ("a", "")
     nameless.save(tmp_path / "sets.safetensors")
@@ -153,7 +160,7 @@ def test_sets_do_not_depend_on_the_order_of_rows_and_grow_as_alpha_falls(score):
     order = torch.randperm(300, generator=torch.manual_seed(0))
     sets = Sets.fit(p, score=score)
     assert sets == Sets.fit(p[order], score=score)
-    assert torch.equal(sets.apply(p)[order], sets.apply(p[order]))
+    assert np.array_equal(sets.apply(p)[order], sets.apply(p[order]))
     assert (sets.apply(p) <= Sets.fit(p, alpha=0.05, score=score).apply(p)).all()
 
 
@@ -192,8 +199,8 @@ def test_table_counts_sizes():
     sets = Sets.fit(p, by="class")
     table = sets.evaluate(p)
     members = sets.apply(p)
-    assert table.mean_size == pytest.approx(float(members.sum(1).double().mean()))
-    assert table.coverage.value == pytest.approx(float(members.gather(1, p.labels[:, None]).double().mean()))
+    assert table.mean_size == pytest.approx(float(members.sum(1).mean()))
+    assert table.coverage.value == pytest.approx(float(members[range(500), p.labels].mean()))
     assert [row.name for row in table.rows] == ["all", *map(str, range(6))]
     assert sum(row.n for row in table.rows[1:]) == 500
     assert len(table.document().sections[0].parts[0].rows) == 7
@@ -205,8 +212,8 @@ def test_settings_of_sets_are_checked():
     for fitted in (Sets.fit(p), CrossSets.fit_folds(p)):
         assert code_of(fitted, [[0.0] * 3]) == "num_classes"
         assert code_of(fitted, torch.full((2, p.k), torch.nan)) == "nan"
-        assert code_of(fitted, p.logits.softmax(1)) == "probs_as_logits"
-    assert torch.equal(Sets.fit(p)(p.logits.numpy()), Sets.fit(p)(p.logits))
+        assert code_of(fitted, logit_tensor(p).softmax(1)) == "probs_as_logits"
+    assert np.array_equal(Sets.fit(p)(logit_tensor(p)), Sets.fit(p)(logit_tensor(p)))
 
 
 # Thresholds
@@ -214,15 +221,15 @@ def test_settings_of_sets_are_checked():
 
 def test_a_threshold_acts_by_the_event_that_it_was_certified_for(tmp_path):
     p = draw(2000, seed=0, k=3)
-    named = Predictions(p.logits, p.labels, class_names=["a", "b", "c"])
-    reversed_classes = Predictions(p.logits.flip(1), 2 - p.labels, class_names=["c", "b", "a"])
+    named = Predictions(logit_tensor(p), p.labels, class_names=["a", "b", "c"])
+    reversed_classes = Predictions(logit_tensor(p).flip(1), 2 - p.labels, class_names=["c", "b", "a"])
     for certified, new in (
         (certify_threshold(p, risk=0.4, of=1), p),
         (certify_threshold(named, risk=0.4, of="b"), reversed_classes),
     ):
         assert certified.is_certified
-        expected = p.logits.double().softmax(1)[:, 1] >= certified.threshold
-        assert torch.equal(certified.acts_on(new), expected)
+        expected = logit_tensor(p).double().softmax(1)[:, 1] >= certified.threshold
+        assert np.array_equal(certified.acts_on(new), expected)
     assert code_of(export, Identity(), tmp_path / "a.py", threshold=certified) == "threshold_event"  # unknown order
 
 
@@ -298,10 +305,10 @@ def test_settings_of_thresholds_are_checked():
 def test_actions_minimize_the_expected_cost():
     p = draw(200, seed=8, k=3)
     costs = [[0, 2, 5], [3, 0, 1], [9, 4, 0]]
-    expected = p.logits.softmax(1) @ torch.tensor(costs, dtype=torch.float64)
-    assert torch.equal(choose_actions(p, costs), expected.argmin(1))
+    expected = logit_tensor(p).softmax(1) @ torch.tensor(costs, dtype=torch.float64)
+    assert np.array_equal(choose_actions(p, costs), expected.argmin(1))
     zero_one = 1 - torch.eye(3)
-    assert torch.equal(choose_actions(p, zero_one), p.predicted)
+    assert np.array_equal(choose_actions(p, zero_one), p.predicted)
 
 
 def test_costs_of_true_probabilities_are_as_stated():
@@ -324,13 +331,13 @@ def test_interval_of_the_saving_covers():
 def test_net_benefit_is_that_of_the_definition():
     p = draw(500, seed=10, k=2)
     curve = net_benefit(p, thresholds=[0.1, 0.5, 0.9])
-    c, y = p.logits.softmax(1)[:, 1], p.labels
+    c, y = logit_tensor(p).softmax(1)[:, 1].numpy(), p.labels
     for i, t in enumerate(curve.threshold.tolist()):
         acted = c >= t
         hits, alarms = int((acted & (y == 1)).sum()) / 500, int((acted & (y == 0)).sum()) / 500
         assert float(curve.model[i]) == pytest.approx(hits - alarms * t / (1 - t), abs=1e-12)
         assert curve.low[i] <= curve.model[i] <= curve.high[i]
-        frequency = float((y == 1).double().mean())
+        frequency = (y == 1).mean()
         assert float(curve.treat_all[i]) == pytest.approx(frequency - (1 - frequency) * t / (1 - t), abs=1e-12)
 
 
@@ -344,7 +351,7 @@ def test_settings_of_costs_are_checked():
     assert code_of(net_benefit, p, thresholds=["high"]) == "not_numbers"
     for logits, code in ((np.zeros(3), "shape"), ([[0.0, math.nan, 1.0]], "nan"), ([["a", "b", "c"]], "not_numbers")):
         assert code_of(choose_actions, logits, np.eye(3)) == code
-    assert code_of(choose_actions, p.logits.softmax(1), np.eye(3)) == "probs_as_logits"
+    assert code_of(choose_actions, logit_tensor(p).softmax(1), np.eye(3)) == "probs_as_logits"
     assert choose_actions([[0.0, 5.0, 1.0]], np.eye(3)).tolist() == [0]
 
 
@@ -357,8 +364,8 @@ def test_sets_refuse_infinite_logits():
 def test_net_benefit_takes_one_threshold_or_an_array():
     p = draw(20, seed=0, k=2)
     expected = net_benefit(p, thresholds=[0.1]).model
-    assert torch.equal(net_benefit(p, thresholds=0.1).model, expected)
-    assert torch.equal(net_benefit(p, thresholds=np.array([0.1])).model, expected)
+    assert np.array_equal(net_benefit(p, thresholds=0.1).model, expected)
+    assert np.array_equal(net_benefit(p, thresholds=np.array([0.1])).model, expected)
 
 
 # Decision loss
@@ -382,7 +389,7 @@ def test_decision_loss_is_the_swap_regret_of_soft_bins():
     rng, bins, t = np.random.default_rng(1), 5, 0.35
     c = rng.random(400)
     p = binary(c, np.clip(1.4 * c - 0.1, 0, 1), seed=2)
-    y, gain = p.labels.numpy(), 0.0
+    y, gain = p.labels, 0.0
     for j in range(bins + 1):
         w = np.maximum(1 - np.abs(bins * c - j), 0) / 400
         act, wait = (w * (y * (1 - t) - (1 - y) * t)).sum(), 0.0

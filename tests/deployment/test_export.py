@@ -14,6 +14,7 @@ from commands import run
 from refusals import code_of
 
 from calibrant import Predictions, calibrators
+from calibrant._core.tensors import logit_tensor
 from calibrant.decisions import CrossSets, Sets, certify_threshold
 from calibrant.deployment import Contract, _numpy_maps, export
 from calibrant.language_models.fusion import Fusion
@@ -104,11 +105,11 @@ def test_groups_are_mapped_by_name(tmp_path):
     export(fitted, tmp_path / "map.py")
     module = runpy.run_path(str(tmp_path / "map.py"))
     q = Predictions(p.logits[:4], p.labels[:4], groups=["north", "south", "new", "north"])
-    expected = q.apply(fitted).logits.softmax(1).numpy()
-    actual = module["probabilities"](q.logits.numpy(), ["north", "south", "new", "north"])
+    expected = torch.as_tensor(q.apply(fitted).logits).softmax(1).numpy()
+    actual = module["probabilities"](q.logits, ["north", "south", "new", "north"])
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-9)
     with pytest.raises(ValueError, match="group"):
-        module["calibrate"](q.logits.numpy())
+        module["calibrate"](q.logits)
 
 
 def test_groups_are_found_as_numbers_tensors_and_bytes(tmp_path):
@@ -120,16 +121,16 @@ def test_groups_are_found_as_numbers_tensors_and_bytes(tmp_path):
     module = runpy.run_path(str(tmp_path / "map.py"))
     expected = p.apply(fitted)
     for groups in (index.astype(float), torch.from_numpy(index), index.astype("S"), [f"{i}.0" for i in index]):
-        actual = module["calibrate"](p.logits.numpy(), groups)
-        np.testing.assert_allclose(actual, expected.logits.numpy(), rtol=0, atol=1e-9)
-        actual = module["prediction_sets"](p.logits.numpy(), groups)
-        assert (actual == sets.apply(expected).numpy()).all()
+        actual = module["calibrate"](p.logits, groups)
+        np.testing.assert_allclose(actual, expected.logits, rtol=0, atol=1e-9)
+        actual = module["prediction_sets"](p.logits, groups)
+        assert (actual == sets.apply(expected)).all()
         again = Predictions(p.logits, p.labels, groups=groups)
-        assert torch.equal(again.apply(fitted).logits, expected.logits)
+        assert np.array_equal(again.apply(fitted).logits, expected.logits)
         assert not again.apply(fitted).notes
         assert sets.unseen_groups(again) == ()
     with pytest.raises(ValueError, match="group"):  # letters are no groups
-        module["calibrate"](p.logits.numpy(), "0" * 300)
+        module["calibrate"](p.logits, "0" * 300)
 
 
 @pytest.mark.parametrize("name", ["Temperature", "Vector"])
@@ -154,8 +155,8 @@ def test_sets_are_the_same(tmp_path, score, by, k):
     sets = Sets.fit(calibrated[200:], score=score, by=by, seed=3)
     export(temperature, tmp_path / "map.py", sets=sets)
     groups = [str(i % 2) for i in range(500)]
-    actual = runpy.run_path(str(tmp_path / "map.py"))["prediction_sets"](p.logits.numpy(), groups)
-    assert (actual == sets.apply(calibrated).numpy()).all()
+    actual = runpy.run_path(str(tmp_path / "map.py"))["prediction_sets"](p.logits, groups)
+    assert (actual == sets.apply(calibrated)).all()
 
 
 @pytest.mark.parametrize("name", ["BayesianBinning", "ScalingBinning", "SharedIsotonic", "Spline", "VennAbers"])
@@ -178,8 +179,8 @@ def test_cross_conformal_sets_are_the_same(tmp_path, calibrator, score):
     p = draw(400, 3)
     sets = CrossSets.fit_folds(p[:300], calibrator, score=score, folds=4)
     export(calibrators.fit(calibrator, p[:300]), tmp_path / "map.py", sets=sets)
-    actual = runpy.run_path(str(tmp_path / "map.py"))["prediction_sets"](p.logits.numpy())
-    assert (actual == sets(p.logits).numpy()).all()
+    actual = runpy.run_path(str(tmp_path / "map.py"))["prediction_sets"](p.logits)
+    assert (actual == sets(p.logits)).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -196,8 +197,8 @@ def test_threshold_is_the_same(tmp_path):
     temperature = calibrators.Temperature.fit(p)
     certified = certify_threshold(p.apply(temperature), risk=0.2)
     export(temperature, tmp_path / "map.py", threshold=certified)
-    actual = runpy.run_path(str(tmp_path / "map.py"))["acts_on"](p.logits.numpy())
-    assert (actual == certified.acts_on(p.apply(temperature)).numpy()).all()
+    actual = runpy.run_path(str(tmp_path / "map.py"))["acts_on"](p.logits)
+    assert (actual == certified.acts_on(p.apply(temperature))).all()
 
 
 def run_export(tmp_path, exported, **options):
@@ -209,7 +210,7 @@ def run_export(tmp_path, exported, **options):
 @pytest.mark.parametrize("name", ["Temperature", "Platt"])
 def test_probabilities_and_single_scores_enter_numpy_files_by_name(tmp_path, name):
     """Probabilities were taken for logits, and one score per row was refused."""
-    z = draw(300, 2).logits
+    z = logit_tensor(draw(300, 2))
     p, score = z.softmax(1).numpy(), (z[:, 1] - z[:, 0]).numpy()
     fitted = calibrators.fit(name, Predictions(z, z.argmax(1)))
     module = run_export(tmp_path, fitted, sets=Sets.fit(draw(300, 2)))
@@ -260,10 +261,12 @@ def test_contract_is_exported_with_all_its_parts(tmp_path, of):
     contract = Contract.create(temperature, reference, require=["ece < 20%"], risk=0.5, alpha=0.2, of=of)
     contract.save(tmp_path / "c.contract")
     module = run_export(tmp_path, contract)
-    z, expected = p.logits.numpy(), contract.calibrate(p)
-    np.testing.assert_allclose(module["probabilities"](z), expected.logits.softmax(1).numpy(), rtol=0, atol=1e-9)
-    assert (module["acts_on"](z) == contract.acts_on(p).numpy()).all()
-    assert (module["prediction_sets"](z) == contract.prediction_sets(p).numpy()).all()
+    z, expected = p.logits, contract.calibrate(p)
+    np.testing.assert_allclose(
+        module["probabilities"](z), torch.as_tensor(expected.logits).softmax(1).numpy(), rtol=0, atol=1e-9
+    )
+    assert (module["acts_on"](z) == contract.acts_on(p)).all()
+    assert (module["prediction_sets"](z) == contract.prediction_sets(p)).all()
     assert module["CLASS_NAMES"] == ["a", "b", "c"]
     assert module["CONTRACT"] == {"seal": contract.seal, "requirements": ["ece < 20%"]}
     assert run("export", "c.contract", "-o", "command.py", folder=tmp_path).returncode == 0
@@ -359,8 +362,8 @@ def test_calibrator_brings_its_own_map_in_numpy(tmp_path, monkeypatch, in_chain)
     if in_chain:
         fitted = calibrators.Chain(fitted, calibrators.Temperature(torch.tensor(2.0)))
     export(fitted, tmp_path / "map.py")
-    actual = runpy.run_path(str(tmp_path / "map.py"))["calibrate"](p.logits.numpy())
-    np.testing.assert_allclose(actual, fitted(p.logits).numpy(), rtol=0, atol=1e-12)
+    actual = runpy.run_path(str(tmp_path / "map.py"))["calibrate"](p.logits)
+    np.testing.assert_allclose(actual, fitted(p.logits), rtol=0, atol=1e-12)
     monkeypatch.delattr(Shrunken, "numpy_map")
     assert code_of(export, fitted, tmp_path / "map.py") == "custom_calibrator"
 

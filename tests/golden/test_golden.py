@@ -8,6 +8,7 @@ from pathlib import Path
 import golden_problems
 import polars
 import pytest
+import torch
 
 from calibrant import calibrators
 from calibrant.lab import study
@@ -41,7 +42,7 @@ def test_assessed_numbers_are_golden():
 def test_calibrator_saved_by_0_2_0_gives_its_probabilities(file):
     golden = json.loads((SAVED / "probs.json").read_text())[file.stem]
     fresh = golden_problems.predictions(50)["binary" if file.stem in golden_problems.ONE_SCORE else "classes"]
-    probs = calibrators.load(file)(fresh.logits[:5].double()).softmax(-1)
+    probs = calibrators.load(file)(torch.as_tensor(fresh.logits[:5]).double()).softmax(-1)
     assert probs.flatten().tolist() == pytest.approx(golden, abs=1e-12)
 
 

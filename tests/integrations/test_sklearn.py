@@ -37,6 +37,7 @@ from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from calibrant import Predictions, metrics
+from calibrant._core.tensors import logit_tensor
 from calibrant.calibrators import Temperature
 from calibrant.integrations.sklearn import CalibratedClassifier, ReliabilityDisplay, predictions, scorer
 
@@ -82,7 +83,8 @@ def test_frozen_model_is_not_refitted(problem):
     model = GaussianNB().fit(X[:500], y[:500])
     calibrated = CalibratedClassifier(FrozenEstimator(model), "Temperature").fit(X[500:1000], y[500:1000])
     p = Predictions.from_probs(model.predict_proba(X[500:1000]), np.searchsorted(model.classes_, y[500:1000]))
-    expected = Temperature.fit(p)(Predictions.from_probs(model.predict_proba(X), np.zeros(len(X), int)).logits)
+    before = Predictions.from_probs(model.predict_proba(X), np.zeros(len(X), int))
+    expected = Temperature.fit(p)(logit_tensor(before))
     np.testing.assert_allclose(calibrated.predict_proba(X), expected.softmax(1).numpy(), atol=1e-9)
     assert log_loss(y[1000:], calibrated.predict_proba(X[1000:])) < log_loss(y[1000:], model.predict_proba(X[1000:]))
     small_fit = CalibratedClassifier(FrozenEstimator(model), "Temperature").fit(
@@ -250,7 +252,7 @@ def test_splitters_need_not_partition_the_rows(late_class, monkeypatch, cv, num_
     repeated = num_predictions > (num_tested or len(tested))
     assert (p.clusters is not None) == (repeated or weighted)  # scaled weights are importance weights
     if repeated and not weighted:
-        shares = np.bincount(p.clusters.numpy(), p.weights.numpy())
+        shares = np.bincount(p.clusters, p.weights)
         np.testing.assert_allclose(shares[shares > 0], 1)
 
 

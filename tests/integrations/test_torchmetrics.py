@@ -115,7 +115,7 @@ def test_binary_logits_and_probabilities():
 
 def test_probabilities_of_classes_are_declared():
     p, metric = draw(), CalibrationMetric("nll", "ece", probs=True)
-    metric.update(p.logits.softmax(-1), p.labels)
+    metric.update(torch.as_tensor(p.logits).softmax(-1), p.labels)
     expected = Summary.empty().add(p)
     assert [float(v) for v in metric.compute().values()] == pytest.approx([expected["nll"], expected["ece"]], abs=1e-6)
     for shape in (4,), (8,), (2, 4):

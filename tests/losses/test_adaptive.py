@@ -10,6 +10,7 @@ from calibrant.types import StatefulLoss
 from refusals import code_of, refused
 
 from calibrant import Predictions, losses, registry
+from calibrant._core.tensors import logit_tensor
 
 
 def validation(epoch, n=240):
@@ -33,10 +34,10 @@ class Simulation:
         self.switched = self.clipped_high = self.clipped_low = 0
 
     def after_epoch(self, logits, labels):
-        z = logits.double().numpy()
+        z = np.asarray(logits, dtype=np.float64)
         p = np.exp(z - z.max(1, keepdims=True))
         p /= p.sum(1, keepdims=True)
-        confidence, correct = p.max(1), p.argmax(1) == labels.numpy()
+        confidence, correct = p.max(1), p.argmax(1) == labels
         n, count = len(confidence), len(self.bins)
         edges = np.interp(np.linspace(0, n, count + 1), np.arange(n), np.sort(confidence))
         if self.fixed:
@@ -155,7 +156,8 @@ def test_training_resumed_from_a_checkpoint_equals_uninterrupted_training(text):
     again = losses.restore_state(registry.LOSSES.resolve(text), torch.load(file, weights_only=True))
     for epoch in range(6, 20):
         val = validation(epoch)
-        assert torch.equal(loss(val.logits, val.labels), again(val.logits, val.labels))
+        logits, labels = logit_tensor(val), torch.from_numpy(val.labels)
+        assert torch.equal(loss(logits, labels), again(logits, labels))
         loss, again = loss.after_epoch(epoch, val), again.after_epoch(epoch, val)
 
 

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from refusals import refused
@@ -53,10 +54,10 @@ def test_clusters_change_intervals_of_groups_but_no_value():
         assert columns(chunks, (name,))[name] == pytest.approx(values, abs=1e-12), name
     assert all_rows is not None
     assert chunks is not None
-    is_large = torch.tensor([name != "only one" for name in all_rows.names])
+    is_large = np.array([name != "only one" for name in all_rows.names])
     widths = [(t.high - t.low)[is_large] for t in (all_rows, chunks)]
-    assert float((widths[1] / widths[0]).log().abs().max()) < 0.4  # of 63 degrees of freedom instead of 639
-    assert float((chunks.floor_high / all_rows.floor_high)[is_large].log().abs().max()) < 0.4
+    assert abs(np.log(widths[1] / widths[0])).max() < 0.4  # of 63 degrees of freedom instead of 639
+    assert abs(np.log((chunks.floor_high / all_rows.floor_high)[is_large])).max() < 0.4
 
 
 def test_group_sums_do_not_depend_on_batches():
@@ -65,8 +66,8 @@ def test_group_sums_do_not_depend_on_batches():
     assert first is not None
     assert second is not None
     assert first.names == second.names == ("10", "2", "a", "b", "only one")
-    assert torch.equal(first.sums, second.sums)
-    assert torch.equal(first.slots, second.slots)
+    assert np.array_equal(first.sums, second.sums)
+    assert np.array_equal(first.slots, second.slots)
 
 
 def test_summary_refuses_batches_without_groups():

@@ -15,6 +15,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from calibrant import Predictions, losses, metrics
 from calibrant._core.kernels.bins import Events
 from calibrant._core.kernels.softmax import top_label
+from calibrant._core.tensors import logit_tensor
 from calibrant.metrics import _cumulative, _ranking, _smooth, ood
 
 
@@ -30,8 +31,8 @@ def miscalibrated(request) -> Predictions:
 
 
 def events(p: Predictions) -> tuple[np.ndarray, np.ndarray]:
-    probs = p.logits.softmax(-1).numpy()
-    return probs.max(1), (probs.argmax(1) == p.labels.numpy()).astype(float)
+    probs = logit_tensor(p).softmax(-1).numpy()
+    return probs.max(1), (probs.argmax(1) == p.labels).astype(float)
 
 
 def plain_bins(c: np.ndarray, a: np.ndarray, bins: int) -> list[tuple[int, float]]:
@@ -58,19 +59,19 @@ def test_ece_of_any_norm_is_that_of_a_loop(miscalibrated, bins, norm):
 @pytest.mark.parametrize("bins", [1, 10, 15])
 @pytest.mark.parametrize(("name", "norm"), [("ece", "l1"), ("mce", "max")])
 def test_binned_errors_agree_with_torchmetrics(miscalibrated, bins, name, norm):
-    p = miscalibrated[top_label(miscalibrated.logits, miscalibrated.labels)[0] < 0.999999][
+    p = miscalibrated[top_label(logit_tensor(miscalibrated), miscalibrated.labels)[0] < 0.999999][
         :1000
     ]  # which has a separate bin for confidence 1
     theirs = multiclass_calibration_error(
-        p.logits.softmax(-1), p.labels, num_classes=p.logits.shape[1], n_bins=bins, norm=norm
+        logit_tensor(p).softmax(-1), torch.from_numpy(p.labels), num_classes=p.k, n_bins=bins, norm=norm
     )
-    torch.testing.assert_close(getattr(metrics, name)(p, bins=bins), theirs.double(), atol=1e-6, rtol=0)
+    assert getattr(metrics, name)(p, bins=bins) == pytest.approx(float(theirs), abs=1e-6, rel=0)
 
 
 def test_errors_agree_with_netcal(miscalibrated):
     """netcal evaluates class 1 of two; the number of bins divides that of examples, and there are no ties."""
-    p = miscalibrated[top_label(miscalibrated.logits, miscalibrated.labels)[0] < 0.999999][:1500]
-    data, two = (p.logits.softmax(-1).numpy(), p.labels.numpy()), p.logits.shape[1] == 2
+    p = miscalibrated[top_label(logit_tensor(miscalibrated), miscalibrated.labels)[0] < 0.999999][:1500]
+    data, two = (logit_tensor(p).softmax(-1).numpy(), p.labels), logit_tensor(p).shape[1] == 2
     for bins in 1, 10, 15:
         ours = metrics.ece(p.with_event(1 if two else "top"), bins=bins)
         assert float(ours) == pytest.approx(ECE(bins).measure(*data))
@@ -80,12 +81,12 @@ def test_errors_agree_with_netcal(miscalibrated):
         for theirs in ECE(bins, equal_intervals=False), ACE(bins, equal_intervals=False):
             assert float(metrics.adaptive_ece(p, bins=bins)) == pytest.approx(theirs.measure(*data))
         table = metrics.tables.bins(p, bins=bins)  # by default, their ACE is the plain mean over bins of equal width
-        assert float(table.gap[table.count > 0].abs().mean()) == pytest.approx(ACE(bins).measure(*data))
+        assert abs(table.gap[table.count > 0]).mean() == pytest.approx(ACE(bins).measure(*data))
     assert float(metrics.mmce(p)) == pytest.approx(MMCE().measure(*data))
 
 
 def test_errors_agree_with_uncertainty_calibration(miscalibrated):
-    probs, labels = miscalibrated.logits.softmax(-1).numpy(), miscalibrated.labels.numpy()
+    probs, labels = logit_tensor(miscalibrated).softmax(-1).numpy(), miscalibrated.labels
     for bins in 7, 15:
         width = {"num_bins": bins, "binning_scheme": calibration.get_equal_prob_bins}
         pairs = [
@@ -117,17 +118,17 @@ def test_debiased_error_agrees_with_uncertainty_calibration_for_constant_bins():
     p = Predictions.from_probs(torch.stack([1 - c, c], 1), right.long())
     for bins in 10, 20:
         width = {"num_bins": bins, "binning_scheme": calibration.get_equal_prob_bins}
-        theirs = calibration.lower_bound_scaling_top_ce(p.logits.softmax(-1).numpy(), p.labels.numpy(), **width)
+        theirs = calibration.lower_bound_scaling_top_ce(logit_tensor(p).softmax(-1).numpy(), p.labels, **width)
         assert float(metrics.debiased_l2(p, bins=bins)) == pytest.approx(theirs, rel=1e-9)
 
 
 def test_scores_agree_with_scikit_learn(miscalibrated):
-    probs, labels = miscalibrated.logits.softmax(-1).numpy(), miscalibrated.labels.numpy()
+    probs, labels = logit_tensor(miscalibrated).softmax(-1).numpy(), miscalibrated.labels
     k = probs.shape[1]
     w = np.random.default_rng(0).random(len(labels))
     for weights, theirs in ((None, None), (torch.from_numpy(w), w)):
         expected = log_loss(labels, probs, sample_weight=theirs, labels=range(k))
-        p = Predictions(miscalibrated.logits, miscalibrated.labels, weights)
+        p = Predictions(logit_tensor(miscalibrated), miscalibrated.labels, weights)
         assert float(metrics.nll(p)) == pytest.approx(expected, rel=1e-9)
         if k == 2:
             expected = 2 * brier_score_loss(labels, probs[:, 1], sample_weight=theirs)  # of one class
@@ -139,24 +140,16 @@ def test_scores_agree_with_scikit_learn(miscalibrated):
 
 
 def test_scores_are_means_of_the_losses(miscalibrated):
-    torch.testing.assert_close(
-        metrics.brier(miscalibrated),
-        losses.brier(miscalibrated.logits, miscalibrated.labels).mean(),
-        rtol=1e-12,
-        atol=0,
-    )
-    torch.testing.assert_close(
-        metrics.nll(miscalibrated),
-        losses.cross_entropy(miscalibrated.logits, miscalibrated.labels).mean(),
-        rtol=1e-12,
-        atol=0,
-    )
+    labels = torch.from_numpy(miscalibrated.labels)
+    for metric, loss in ((metrics.brier, losses.brier), (metrics.nll, losses.cross_entropy)):
+        mean_loss = float(loss(logit_tensor(miscalibrated), labels).mean())
+        assert metric(miscalibrated) == pytest.approx(mean_loss, rel=1e-12, abs=0)
     c, correct = events(miscalibrated)
     assert float(metrics.event_brier(miscalibrated)) == pytest.approx(((c - correct) ** 2).mean(), rel=1e-12)
 
 
 def test_classwise_ece_is_that_of_a_loop(miscalibrated):
-    probs, labels = miscalibrated.logits.softmax(-1).numpy(), miscalibrated.labels.numpy()
+    probs, labels = logit_tensor(miscalibrated).softmax(-1).numpy(), miscalibrated.labels
     k, n = probs.shape[1], len(labels)
     per_class = [sum(m / n * abs(g) for m, g in plain_bins(probs[:, j], (labels == j) * 1.0, 15)) for j in range(k)]
     assert float(metrics.classwise_ece(miscalibrated)) == pytest.approx(np.mean(per_class), rel=1e-9)
@@ -167,7 +160,7 @@ def test_classwise_ece_is_that_of_a_loop(miscalibrated):
 
 
 def test_table_of_classes_is_that_of_a_loop(miscalibrated):
-    probs, labels = miscalibrated.logits.softmax(-1).numpy(), miscalibrated.labels.numpy()
+    probs, labels = logit_tensor(miscalibrated).softmax(-1).numpy(), miscalibrated.labels
     predicted, table = probs.argmax(1), metrics.tables.classes(miscalibrated)
     for j in range(probs.shape[1]):
         assert int(table.predicted[j]) == (predicted == j).sum()
@@ -178,7 +171,7 @@ def test_table_of_classes_is_that_of_a_loop(miscalibrated):
             assert float(table.confidence[j]) == pytest.approx(probs[predicted == j, j].mean())
         if (labels == j).any():
             assert float(table.recall[j]) == pytest.approx((predicted[labels == j] == j).mean())
-    assert table.ece[table.worst_first].diff().max() <= 0
+    assert np.diff(table.ece[table.worst_first]).max() <= 0
 
 
 def test_cumulative_errors_are_those_of_a_loop(miscalibrated):
@@ -224,18 +217,18 @@ def test_aurc_is_that_of_a_loop(miscalibrated):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_aurc_of_ties_is_that_of_a_loop(weighted):
-    g = torch.Generator().manual_seed(0)
-    c = torch.rand(500, dtype=torch.float64, generator=g).round(decimals=1)
-    a = (torch.rand(500, generator=g) < c).double()
-    w = torch.randint(0, 4, (500,), generator=g).double() if weighted else torch.ones(500, dtype=torch.float64)
+    rng = np.random.default_rng(0)
+    c = rng.random(500).round(1)
+    a = (rng.random(500) < c).astype(float)
+    w = rng.integers(0, 4, 500).astype(float) if weighted else np.ones(500)
     covered, wrong, total = 0.0, 0.0, 0.0
-    for v in c.unique().flip(0):
+    for v in np.unique(c)[::-1]:
         tie = c == v
         m = int(w[tie].sum())
         for _ in range(m):
-            covered, wrong = covered + 1, wrong + float((w * (1 - a))[tie].sum()) / m
+            covered, wrong = covered + 1, wrong + (w * (1 - a))[tie].sum() / m
             total += wrong / covered
-    assert float(_ranking.aurc_of(Events(c, a, w).by_score)) == pytest.approx(total / float(w.sum()), rel=1e-10)
+    assert _ranking.aurc_of(Events(c, a, w).by_score) == pytest.approx(total / w.sum(), rel=1e-10)
 
 
 def test_smooth_ece_agrees_with_relplot(miscalibrated):
@@ -271,13 +264,15 @@ def test_corp_decomposition_is_exact(miscalibrated):
 
 
 def test_nll_and_entropy_among_subsets_are_means(miscalibrated):
-    log_p = miscalibrated.logits.log_softmax(-1)
-    right = miscalibrated.logits.argmax(-1) == miscalibrated.labels
-    losses_per_example = -log_p.gather(1, miscalibrated.labels[:, None]).squeeze(1)
-    entropies = torch.distributions.Categorical(logits=miscalibrated.logits).entropy()
+    log_p = logit_tensor(miscalibrated).log_softmax(-1)
+    labels = torch.from_numpy(miscalibrated.labels)
+    right = logit_tensor(miscalibrated).argmax(-1) == labels
+    losses_per_example = -log_p.gather(1, labels[:, None]).squeeze(1)
+    entropies = torch.distributions.Categorical(logits=logit_tensor(miscalibrated)).entropy()
     for among, selected in (("correct", right), ("wrong", ~right), ("all", right | ~right)):
-        torch.testing.assert_close(metrics.nll(miscalibrated, among=among), losses_per_example[selected].mean())
-        torch.testing.assert_close(metrics.entropy(miscalibrated, among=among), entropies[selected].mean())
+        for metric, values in ((metrics.nll, losses_per_example), (metrics.entropy, entropies)):
+            expected = pytest.approx(float(values[selected].mean()), rel=1e-7, abs=1e-7)
+            assert metric(miscalibrated, among=among) == expected
 
 
 def test_metrics_of_confident_predictions_are_means(miscalibrated):
@@ -295,7 +290,7 @@ def test_detection_agrees_with_scikit_learn():
     truth = np.r_[np.ones(800), np.zeros(500)]
     for score in (ood.max_probability, ood.entropy, ood.max_logit, ood.energy):
         result = ood.detection(inside, outside, score=score)
-        s = torch.cat([score(inside), score(outside)]).numpy()
+        s = np.concatenate([score(inside), score(outside)])
         assert result.auroc == pytest.approx(roc_auc_score(truth, s), abs=1e-12)
         assert result.aupr_in == pytest.approx(average_precision_score(truth, s), abs=1e-12)
         assert result.aupr_out == pytest.approx(average_precision_score(1 - truth, -s), abs=1e-12)
@@ -327,26 +322,24 @@ def test_both_series_of_the_supremum_agree():
 @pytest.mark.shared
 def test_errors_of_real_predictions_are_the_published_ones(shared):
     p = Predictions.load(shared / "logits" / "mukhoti_cifar10_resnet50_flsd53.test.npz")
-    c, a = (x.numpy() for x in top_label(p.logits, p.labels))
+    c, a = top_label(logit_tensor(p), p.labels)
     assert float(metrics.smooth_ece(p)) == pytest.approx(relplot.smECE(c, a), abs=1.5e-3)
     assert float(metrics.ece(p)) == pytest.approx(0.0155, abs=5e-5)  # their Table 1: 1.55 %
 
 
 def test_risk_coverage_ends_at_the_error(miscalibrated):
     curve = metrics.curves.risk_coverage(miscalibrated)
-    assert float(curve.x[-1]) == 1
-    assert float(curve.y[-1]) == pytest.approx(float(metrics.error(miscalibrated)))
-    assert float(_ranking.aurc_of(miscalibrated.events.by_score)) == pytest.approx(
-        float(torch.trapezoid(torch.cat([curve.y[:1], curve.y]), torch.cat([torch.zeros(1).double(), curve.x]))),
-        abs=2e-3,
-    )
+    assert curve.x[-1] == 1
+    assert curve.y[-1] == pytest.approx(metrics.error(miscalibrated))
+    area = np.trapezoid(np.append(curve.y[:1], curve.y), np.append(0.0, curve.x))
+    assert _ranking.aurc_of(miscalibrated.events.by_score) == pytest.approx(area, abs=2e-3)
 
 
 def test_deposit_preserves_the_total():
-    g = torch.Generator().manual_seed(0)
-    by_score = Events(torch.rand(99, dtype=torch.float64, generator=g), torch.ones(99, dtype=torch.float64)).by_score
-    grid = _smooth.deposit(by_score.value, torch.stack([by_score.residual, 2 * by_score.residual]), 64)
-    assert grid.sum(1).tolist() == pytest.approx([float(by_score.residual.sum()), float(2 * by_score.residual.sum())])
+    by_score = Events(np.random.default_rng(0).random(99), np.ones(99)).by_score
+    residuals = np.stack([by_score.residual, 2 * by_score.residual])
+    grid = _smooth.deposit(by_score.value, residuals, 64)
+    assert grid.sum(1) == pytest.approx(residuals.sum(1))
 
 
 @pytest.mark.parametrize("width", [1e-5, 1e-3, 0.0014, 0.4])
@@ -361,7 +354,7 @@ def test_kernel_errors_are_sums_over_all_pairs(miscalibrated, width):
     weighted = np.outer(w, w) * pairs
     # a copy of an example is another example
     off_diagonal = (weighted.sum() - (w * np.diag(pairs)).sum()) / (w.sum() * (w.sum() - 1))
-    counts = Predictions(subset.logits, subset.labels, torch.from_numpy(w), weights_are="counts")
+    counts = Predictions(logit_tensor(subset), subset.labels, torch.from_numpy(w), weights_are="counts")
     result = metrics.skce(counts, width=width)
     assert float(result) == pytest.approx(off_diagonal, rel=1e-9, abs=1e-15)
 

@@ -31,7 +31,7 @@ def errors_by_image_and_class(dense) -> dict[str, torch.Tensor]:
         for event in (p.with_event(j) for j in range(p.k)):
             table = metrics.tables.bins(event, bins=BINS)
             errors["expected"].append(float(metrics.ece(event, bins=BINS)))
-            errors["average"].append(float((table.accuracy - table.confidence)[table.count > 0].abs().mean()))
+            errors["average"].append(abs(table.accuracy - table.confidence)[table.count > 0].mean())
             errors["maximum"].append(float(metrics.mce(event, bins=BINS)))
     return {name: torch.tensor(values).view(len(probs), -1) for name, values in errors.items()}
 

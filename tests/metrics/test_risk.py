@@ -32,8 +32,7 @@ def problem(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def to_events(lp, y, **columns) -> Events:
-    columns = {key: None if column is None else torch.as_tensor(column) for key, column in columns.items()}
-    return Events(torch.as_tensor(expit(lp)), torch.as_tensor(y, dtype=torch.float64), **columns)
+    return Events(expit(lp), np.asarray(y, dtype=float), **columns)
 
 
 def log_likelihood(theta: np.ndarray, lp: np.ndarray, y: np.ndarray) -> float:
@@ -121,7 +120,7 @@ def test_few_events_or_others_have_poisson_limits(count):
 def test_separation_one_outcome_and_certain_risks_are_refused_in_one_line():
     lp = np.array([-2.0, -1.0, 0.5, 1.0])
     separated, alike = to_events(lp, [0, 0, 1, 1]), to_events(lp, [1, 1, 1, 1])
-    certain = Events(torch.tensor([0.0, 0.3, 0.4, 1.0]).double(), torch.tensor([0.0, 1.0, 0.0, 1.0]).double())
+    certain = Events(np.array([0.0, 0.3, 0.4, 1.0]), np.array([0.0, 1.0, 0.0, 1.0]))
     for name in ("calibration_slope", "cox"):
         assert code_of(getattr(metrics, name), separated) == "separated"
         assert code_of(getattr(metrics, name), to_events(-lp, [0, 0, 1, 1])) == "separated"
@@ -130,7 +129,7 @@ def test_separation_one_outcome_and_certain_risks_are_refused_in_one_line():
         assert code_of(getattr(metrics, name), alike) == "one_outcome"
     for name in ("calibration_slope", "cox", "calibration_intercept"):
         assert code_of(getattr(metrics, name), certain) == "certain_risks"
-    zeros = Events(torch.zeros(4).double(), torch.ones(4).double())
+    zeros = Events(np.zeros(4), np.ones(4))
     assert code_of(metrics.observed_expected, zeros) == "no_expected_events"
     assert math.isfinite(float(metrics.calibration_intercept(separated)))
 
@@ -160,7 +159,7 @@ def test_one_class_against_the_rest_is_its_event():
     p = Predictions(logits, torch.multinomial((0.7 * logits).softmax(1), 1, generator=g).squeeze(1))
     for name in ("calibration_slope", "observed_expected", "average_precision"):
         by_class = [float(getattr(metrics, name)(p.with_event(j))) for j in range(3)]
-        events = [Events(logits.softmax(1)[:, j], (p.labels == j).double()) for j in range(3)]
+        events = [Events(logits.softmax(1)[:, j].numpy(), (p.labels == j).astype(float)) for j in range(3)]
         assert by_class == pytest.approx([float(getattr(metrics, name)(e)) for e in events])
         assert float(getattr(metrics, name)(p.with_event("classes"))) == pytest.approx(np.mean(by_class))
 

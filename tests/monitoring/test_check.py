@@ -14,6 +14,7 @@ from rendered import assert_rendered
 from streams import draw
 
 from calibrant import Predictions, check, metrics
+from calibrant._core.tensors import logit_tensor
 from calibrant.monitoring import read_requirements
 from calibrant.planning import quick_sample_size
 
@@ -94,7 +95,7 @@ def test_gates_that_a_constant_passes_are_told():
     assert check(draw(500), ["ece < 0.02", "accuracy > 0.6"]).passing_constants == ()
     groups = Predictions.from_probs([0.2, 0.8] * 500, [0, 0, 0, 0, 1, 1, 1, 1, 0, 1] * 100, groups=["a", "b"] * 500)
     assert check(groups, "ece < 0.05").passing_constants == ("base rate",)
-    turned = Predictions(groups.logits, (torch.arange(1000) % 2), groups=["a", "b"] * 500)
+    turned = Predictions(logit_tensor(groups), (torch.arange(1000) % 2), groups=["a", "b"] * 500)
     assert check(turned, "ece < 0.05", by_group=True).passing_constants == ()
 
 
@@ -152,7 +153,7 @@ def test_too_little_data_names_a_size_that_decides():
 def test_groups_must_all_hold_and_one_broken_group_is_named():
     p = draw(4000, seed=4)
     names = np.random.default_rng(0).choice(["a", "b", "c"], 4000)
-    logits = torch.where(torch.from_numpy(names == "c")[:, None], 4 * p.logits, p.logits)
+    logits = torch.where(torch.from_numpy(names == "c")[:, None], 4 * logit_tensor(p), logit_tensor(p))
     result = check(Predictions(logits, p.labels, groups=names), "signed_gap < 0.12", by_group=True)
     statuses = {condition.group: condition.status for condition in result.conditions}
     assert list(statuses) == [None, "a", "b", "c"]
@@ -181,7 +182,7 @@ def test_many_groups_rarely_break_together():
 def pair(n=2000, seed=0, scale=1.3):
     """Return predictions of a calibrated model and of an overconfident one, for the same examples."""
     p = draw(n, seed=seed)
-    return p, Predictions(scale * p.logits, p.labels)
+    return p, Predictions(scale * logit_tensor(p), p.labels)
 
 
 def test_relative_requirement_uses_pairs():
@@ -218,7 +219,7 @@ def test_calibration_errors_are_compared_with_the_old_model():
     old, new = pair(scale=2.0)
     assert status(new, "ece < old", old=old) == "broken"
     assert status(old, "ece < old", old=new) == "holds"
-    assert status(old, "ece(bins=10) < old + 0.01", old=Predictions(old.logits.clone(), old.labels)) == "holds"
+    assert status(old, "ece(bins=10) < old + 0.01", old=Predictions(old.logits.copy(), old.labels)) == "holds"
     assert status(old[:1000], "ece < old", old=new[1000:]) == "holds"
 
 
@@ -285,8 +286,8 @@ def folder(tmp_path):
     """Write predictions of an old and a new model with ids and groups, and requirements."""
     old, new = pair()
     for name, p in (("old", old), ("new", new)):
-        probs = {f"prob_{j}": column for j, column in enumerate(p.logits.softmax(1).T.numpy())}
-        rows = {"id": range(2000), "site": [f"s{i % 3}" for i in range(2000)], **probs, "label": p.labels.numpy()}
+        probs = {f"prob_{j}": column for j, column in enumerate(logit_tensor(p).softmax(1).T.numpy())}
+        rows = {"id": range(2000), "site": [f"s{i % 3}" for i in range(2000)], **probs, "label": p.labels}
         polars.DataFrame(rows).write_csv(tmp_path / f"{name}.csv")
     (tmp_path / "gate.toml").write_text('level = 0.9\nrequire = ["accuracy > 0.5", "nll < old + 0.1"]\n')
     return tmp_path
@@ -344,7 +345,7 @@ def test_whole_level_in_a_requirement_file_is_a_number(folder):
 
 def test_names_of_groups_cannot_break_the_report():
     p = draw(200, seed=0)
-    hostile = Predictions(p.logits, p.labels, groups=['<a b="\x1b">', "]]>\ufffe\uffff"] * 100)
+    hostile = Predictions(logit_tensor(p), p.labels, groups=['<a b="\x1b">', "]]>\ufffe\uffff"] * 100)
     result = check(hostile, "accuracy > 0.99", by_group=True)
     root = ElementTree.fromstring(result.junit())
     assert len(root.findall(".//testcase")) == 3

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import polars
 import pytest
+import torch
 from commands import run
 from refusals import code_of
 from rendered import assert_rendered
@@ -19,7 +20,10 @@ NAMES = ("cat", "dog", "owl")
 def frame_of(day, scale=1.0, n=300):
     """Return a day of predictions with ids, times, groups and labels."""
     p = draw(n, seed=day, scale=scale)
-    probs = {f"prob_{name}": column for name, column in zip(NAMES, p.logits.softmax(1).T.numpy(), strict=True)}
+    probs = {
+        f"prob_{name}": column
+        for name, column in zip(NAMES, torch.as_tensor(p.logits).softmax(1).T.numpy(), strict=True)
+    }
     times = [f"2026-03-{day:02d}T{i // 60:02d}:{i % 60:02d}:00" for i in range(n)]
     return polars.DataFrame(
         {
@@ -92,9 +96,9 @@ def test_files_give_the_state_of_arrays(files):
 
 def test_confidences_and_late_answers(tmp_path):
     p = draw(60)
-    frame = polars.DataFrame({"id": range(60), "confidence": p.events.confidence.numpy()})
+    frame = polars.DataFrame({"id": range(60), "confidence": p.events.confidence})
     frame.with_columns(correct=polars.lit(None, polars.Int64)).write_csv(tmp_path / "a.csv")
-    correct = np.where(p.events.outcome.numpy() == 1, "yes", "no")
+    correct = np.where(p.events.outcome == 1, "yes", "no")
     frame.select("id").with_columns(correct=polars.Series(correct)).write_csv(tmp_path / "b.csv")
     watch = add_file(Watch(), tmp_path / "a.csv")
     assert (watch.rows, watch.verdict.unlabeled) == (0, 60)

@@ -13,6 +13,7 @@ from rendered import assert_rendered
 from streams import draw
 
 from calibrant import Predictions, compare, drift, metrics
+from calibrant._core.tensors import logit_tensor
 from calibrant.monitoring._permutation import holm
 
 
@@ -21,7 +22,7 @@ def noisy_pair(n, seed, scale=1.0, **options):
     g = torch.Generator().manual_seed(seed + 10**6)  # independent of the draw of the logits
     p = draw(n, seed=seed)
     noise = 0.5 * torch.randn(2, n, p.k, generator=g, dtype=torch.float64)
-    old, new = p.logits + noise[0], scale * (p.logits + noise[1])
+    old, new = logit_tensor(p) + noise[0], scale * (logit_tensor(p) + noise[1])
     return Predictions(old, p.labels, **options), Predictions(new, p.labels, **options)
 
 
@@ -41,7 +42,7 @@ def test_identical_models_do_not_differ():
 
 def test_overconfident_model_differs_in_confidence_but_not_in_accuracy():
     p = draw(1000, seed=1)
-    result = compare(p, Predictions(2 * p.logits, p.labels))
+    result = compare(p, Predictions(2 * logit_tensor(p), p.labels))
     rows = rows_of(result)
     assert {row.name for row in result.differing} >= {"signed_gap", "nll", "ece", "confidences"}
     assert rows["accuracy", None].p_value == 1.0
@@ -127,7 +128,7 @@ def test_clusters_count_as_one():
     """Copies of the same examples within clusters add no evidence."""
     old, new = noisy_pair(40, 3, scale=1.2)
     copies = torch.arange(40).repeat(20)
-    clustered = [Predictions(p.logits[copies], p.labels[copies], clusters=copies) for p in (old, new)]
+    clustered = [Predictions(logit_tensor(p)[copies], p.labels[copies], clusters=copies) for p in (old, new)]
     single, copied = rows_of(compare(old, new)), rows_of(compare(*clustered))
     assert copied["accuracy", None].p_value == pytest.approx(single["accuracy", None].p_value)
     assert copied["nll", None].p_value == pytest.approx(single["nll", None].p_value)
@@ -137,8 +138,8 @@ def test_integer_weights_count_as_copies_of_a_unit():
     old, new = noisy_pair(50, 4)
     weights = np.arange(50) % 3 + 1
     index = torch.arange(50).repeat_interleave(torch.from_numpy(weights))
-    weighted = [Predictions(p.logits, p.labels, weights) for p in (old, new)]
-    copies = [Predictions(p.logits[index], p.labels[index], clusters=index) for p in (old, new)]
+    weighted = [Predictions(logit_tensor(p), p.labels, weights) for p in (old, new)]
+    copies = [Predictions(logit_tensor(p)[index], p.labels[index], clusters=index) for p in (old, new)]
     a, b = rows_of(compare(*weighted)), rows_of(compare(*copies))
     assert a["nll", None].difference == pytest.approx(b["nll", None].difference)
     assert a["nll", None].p_value == b["nll", None].p_value
@@ -147,9 +148,9 @@ def test_integer_weights_count_as_copies_of_a_unit():
 def test_one_changed_group_is_named():
     old, new = noisy_pair(1200, 5)
     groups = np.arange(1200) % 3
-    changed = torch.where(torch.from_numpy(groups == 2)[:, None], 4 * new.logits, new.logits)
+    changed = torch.where(torch.from_numpy(groups == 2)[:, None], 4 * logit_tensor(new), logit_tensor(new))
     result = compare(
-        Predictions(old.logits, old.labels, groups=groups),
+        Predictions(logit_tensor(old), old.labels, groups=groups),
         Predictions(changed, old.labels, groups=groups),
         by_group=True,
     )
@@ -168,7 +169,7 @@ def test_two_samples_compare_labels_too():
 
 def test_infinite_likelihoods_are_noted_and_left_out():
     p = draw(50, seed=7)
-    logits = p.logits.clone()
+    logits = p.logits.copy()
     logits[0, p.labels[0]] = -torch.inf
     result = compare(p, Predictions(logits, p.labels))
     assert ("nll", None) not in rows_of(result)
@@ -201,7 +202,9 @@ def test_rows_without_an_id_have_no_partner(tmp_path):
     old, new = noisy_pair(50, 4)
     paths = [tmp_path / "old.csv", tmp_path / "new.csv"]
     for p, path, missing in zip((old, new), paths, ((3, 4), (5, 6, 7)), strict=True):
-        frame = polars.DataFrame({f"logit_{j}": p.logits[:, j].numpy() for j in range(p.k)} | {"label": p.labels})
+        frame = polars.DataFrame(
+            {f"logit_{j}": torch.as_tensor(logit_tensor(p)[:, j]).numpy() for j in range(p.k)} | {"label": p.labels}
+        )
         ids = [None if i in missing else i for i in range(50)]
         frame.with_columns(id=polars.Series(ids)).write_csv(path)
     finished = run("compare", *paths)
@@ -219,11 +222,11 @@ def test_rows_without_an_id_have_no_partner(tmp_path):
 def folder(tmp_path):
     """Write predictions of an old and an overconfident new model, and new predictions without labels."""
     p = draw(600, seed=16)
-    sources = {"old": p, "new": Predictions(1.6 * p.logits, p.labels), "later": draw(500, seed=17)}
+    sources = {"old": p, "new": Predictions(1.6 * logit_tensor(p), p.labels), "later": draw(500, seed=17)}
     for name, q in sources.items():
-        probs = {f"prob_{j}": column for j, column in enumerate(q.logits.softmax(1).T.numpy())}
+        probs = {f"prob_{j}": column for j, column in enumerate(logit_tensor(q).softmax(1).T.numpy())}
         rows = {"id": range(len(q)), "site": [f"s{i % 2}" for i in range(len(q))], **probs}
-        rows |= {} if name == "later" else {"label": q.labels.numpy()}
+        rows |= {} if name == "later" else {"label": q.labels}
         polars.DataFrame(rows).write_csv(tmp_path / f"{name}.csv")
     return tmp_path
 
@@ -282,7 +285,7 @@ def test_accuracy_of_stated_confidences_is_the_share_of_right_answers():
     new = Predictions.from_confidence(confidence, [0] * 140 + [1] * 60)
     for result in (compare(old, new), compare(old, old[:100])):
         row = result.rows[0]
-        assert (row.name, row.old, row.new) == ("accuracy", 0.1, result.pair.new.labels.double().mean())
+        assert (row.name, row.old, row.new) == ("accuracy", 0.1, result.pair.new.labels.astype(float).mean())
         assert row.low <= row.difference <= row.high
 
 

@@ -64,7 +64,7 @@ def test_gap_is_the_mean_probability_minus_the_share(event):
     """Mean probability, share and gap are numbers of one assumption: the first minus the second is the third."""
     reference, new = by_class(300, 4, (0.5, 0.5)), by_class(300, 5, (0.9, 0.1), separation=2.0)
     result = drift(reference, new, of=event)
-    estimates, mean = limits_of(result), float(new.logits.softmax(1)[:, event].mean())
+    estimates, mean = limits_of(result), float(torch.as_tensor(new.logits).softmax(1)[:, event].mean())
     share, gap = estimates[str(event)], estimates["signed_gap"]
     np.testing.assert_allclose(
         (gap.value, gap.low, gap.high), (mean - share.value, mean - share.high, mean - share.low), atol=1e-9
@@ -141,8 +141,8 @@ def test_accuracy_of_stated_confidences_is_the_share_of_right_answers():
 
 def test_drift_command(tmp_path):
     for name, p in {"old": draw(600, seed=16), "later": draw(500, seed=17)}.items():
-        probs = {f"prob_{j}": column for j, column in enumerate(p.logits.softmax(1).T.numpy())}
-        labels = {} if name == "later" else {"label": p.labels.numpy()}
+        probs = {f"prob_{j}": column for j, column in enumerate(torch.as_tensor(p.logits).softmax(1).T.numpy())}
+        labels = {} if name == "later" else {"label": p.labels}
         polars.DataFrame(probs | labels).write_csv(tmp_path / f"{name}.csv")
     finished = run("drift", "old.csv", "later.csv", "--html", "d.html", "--json", "d.json", folder=tmp_path)
     assert (finished.returncode, finished.stderr) == (0, "")

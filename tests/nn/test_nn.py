@@ -196,7 +196,7 @@ class ShiftedTemperature:
 
     @classmethod
     def fit(cls, logits, labels):
-        return cls(torch.arange(logits.shape[1]).to(logits), calibrators.Temperature.fit(logits, labels))
+        return cls(torch.arange(logits.shape[1], dtype=torch.float64), calibrators.Temperature.fit(logits, labels))
 
     def __call__(self, logits):
         return self.inner(logits) + self.shift

@@ -23,7 +23,7 @@ def test_refinement_nll_ignores_the_scale_of_logits(calibrated):
         assert value <= nll
         cross_fitted = refinement_nll(scale * calibrated.logits, calibrated.labels)
         assert value <= cross_fitted <= value + 0.01
-        assert value.item() == pytest.approx(float(nll), rel=1e-3)  # calibrated predictions have T = 1, up to noise
+        assert value == pytest.approx(nll, rel=1e-3)  # calibrated predictions have T = 1, up to noise
 
 
 def test_epoch_of_lowest_refinement_nll_is_selected():

@@ -86,7 +86,7 @@ def test_scale_divides_logits_for_ten_classes():
 def test_drawn_outcomes_have_the_correlation_within_clusters(icc):
     population = replace(assumed_population("beta(6, 3)"), clusters=Clusters(np.array([2, 8]), icc))
     events = population.draw(6000, np.random.default_rng(0))
-    c, a, cluster = (x.numpy() for x in (events.confidence, events.outcome, events.clusters))
+    c, a, cluster = events.confidence, events.outcome, events.clusters
     start = np.unique(cluster, return_index=True)[1]
     estimate = cluster_correlation(a - c, c * (1 - c), np.ones(len(a)), start)
     assert estimate == pytest.approx(icc, abs=0.02)
@@ -102,7 +102,7 @@ def test_latent_correlation_of_medians_is_the_sine_formula():
 @pytest.mark.parametrize("n", [50, 50_000])
 def test_drawn_examples_have_the_given_distribution(n):
     events = miscalibrate(assumed_population(0.8), 0.1, "shift").draw(n, np.random.default_rng(0))
-    w = torch.ones_like(events.outcome) if events.weights is None else events.weights
+    w = np.ones_like(events.outcome) if events.weights is None else events.weights
     assert float(w.sum()) == n
     gap = float(((events.confidence - events.outcome) * w).sum()) / n
     assert gap == pytest.approx(0.1, abs=4 * math.sqrt(0.2 / n))
@@ -213,7 +213,7 @@ def test_integer_weights_equal_copies():
 @pytest.mark.slow
 def test_labels_do_not_matter_for_independent_examples():
     p = draw(200, 3)
-    relabeled = Predictions(p.logits, torch.zeros_like(p.labels))
+    relabeled = Predictions(p.logits, np.zeros_like(p.labels))
     assert sample_size(p, detect=0.1, **FAST).n == sample_size(relabeled, detect=0.1, **FAST).n
 
 
@@ -230,7 +230,9 @@ def test_quick_estimate_is_near_and_accepts_statistics():
     assert quick_sample_size(p, detect=0.1) == pytest.approx(expected, rel=0.2)
     summary = metrics.Summary.from_predictions(p)
     assert quick_sample_size(summary, detect=0.1) == pytest.approx(expected, rel=0.2)
-    alike = Predictions(p.logits.repeat(5, 1), p.labels.repeat(5), clusters=torch.arange(1000).repeat(5))
+    alike = Predictions(
+        torch.as_tensor(p.logits).repeat(5, 1), np.tile(p.labels, 5), clusters=torch.arange(1000).repeat(5)
+    )
     assert quick_sample_size(alike, detect=0.1) == pytest.approx(5 * expected, rel=0.25)
 
 

@@ -23,7 +23,7 @@ from torture.campaign import Counts
 from typer.testing import CliRunner
 
 from calibrant import InputError, Predictions, calibrators
-from calibrant._core.kernels.digests import tensors_digest
+from calibrant._core.kernels.digests import arrays_digest
 from calibrant.cli import app
 
 FORMATS = [".npz", ".npy", ".safetensors", ".pt", ".csv", ".parquet"]
@@ -47,10 +47,10 @@ def write_file(p: Predictions, suffix: str, folder: Path) -> Path:
     """Write valid predictions in a format."""
     path = folder / f"good_logits{suffix}"
     if suffix == ".npy":
-        np.save(path, p.logits.numpy())
-        np.save(folder / "good_labels.npy", p.labels.numpy())
+        np.save(path, p.logits)
+        np.save(folder / "good_labels.npy", p.labels)
     elif suffix == ".pt":
-        torch.save({"logits": p.logits, "labels": p.labels}, path)
+        torch.save({"logits": p.logits, "labels": torch.from_numpy(p.labels)}, path)
     else:
         p.save(path)
     return path
@@ -115,7 +115,7 @@ MUTATIONS: list[Callable[[bytearray, random.Random], None]] = [
 
 def write_odd_arrays(p: Predictions, folder: Path, r: random.Random) -> Path:
     """Write a readable file of invalid arrays."""
-    z, y = p.logits.numpy(), p.labels.numpy()
+    z, y = p.logits, p.labels
     odd = [
         lambda: {"logits": z[0], "labels": y},
         lambda: {"logits": z.astype(r.choice(["f2", "i4", "c8", "S4", "U3", ">f4", "?"])), "labels": y},
@@ -273,7 +273,7 @@ def calibrated(path: Path, p: Predictions, fails: list[str]) -> Counts:
     except Exception:
         fails.append(traceback.format_exc()[-1500:])
         return Counts(tried=1, traceback=1)
-    sound = not bool(after.isnan().any() | after.isposinf().any() | after.isneginf().all(1).any())
+    sound = not bool(np.isnan(after).any() or np.isposinf(after).any() or np.isneginf(after).all(1).any())
     return Counts(tried=1, recovered=int(sound), silent=int(not sound))
 
 
@@ -312,7 +312,7 @@ def sealed(seed: int, share: float, folder: Path) -> Counts:
         else:
             meta["calibrator"] = json.dumps(changed_tree(json.loads(meta["calibrator"]), r))
         path = folder / "sealed.safetensors"
-        save_file(tensors, path, meta | {"sha256": tensors_digest(meta, tensors)})
+        save_file(tensors, path, meta | {"sha256": arrays_digest(meta, tensors)})
         counts += calibrated(path, fresh, fails)
     print(counts.line("re-sealed calibrators"), *fails[:PRINTED], sep="\n")
     return counts

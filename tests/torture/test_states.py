@@ -19,7 +19,7 @@ from torture.campaign import Counts
 from torture.test_files import changed_tensor, changed_tree
 
 from calibrant import Predictions, calibrators
-from calibrant._core.kernels.digests import tensors_digest
+from calibrant._core.kernels.digests import arrays_digest
 from calibrant.calibrators.subgroups import MultiCalibrated
 from calibrant.decisions import CrossSets, Sets
 from calibrant.deployment import Contract
@@ -129,7 +129,7 @@ def campaign(seed: int, count: int, folder: Path) -> Counts:
         cls, use, meta, tensors = states[i % len(states)]
         new_meta, new_tensors = changed(meta, tensors, r)
         path = folder / f"changed{'.contract' if cls is Contract else '.watch' if cls is Watch else '.safetensors'}"
-        save_file(new_tensors, path, new_meta | {"sha256": tensors_digest(new_meta, new_tensors)})
+        save_file(new_tensors, path, new_meta | {"sha256": arrays_digest(new_meta, new_tensors)})
         outcome = attempt(cls, use, path, failures)
         if not outcome.has_no_failures and outcome.silent:
             failures.append(f"{cls.__name__}: {i}")
@@ -164,7 +164,7 @@ def test_state_with_an_impossible_number_is_refused(tmp_path, name, field, index
         meta = {key: text for key, text in file.metadata().items() if key != "sha256"}
         tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
     tensors[field].view(-1)[index] = value
-    save_file(tensors, path, meta | {"sha256": tensors_digest(meta, tensors)})
+    save_file(tensors, path, meta | {"sha256": arrays_digest(meta, tensors)})
     assert code_of(type(state).load, path) in ("field_value", "file_content")
 
 

@@ -97,8 +97,8 @@ def difference(p: Predictions, t: Truth) -> str:
         if {*(p.group_names or ())} != {*t.label_names}:
             return f"labels {p.group_names}"
         t = in_order_of_labels(t, p.group_names or ())
-    probs, labels, close = p.logits.double().softmax(1).numpy(), p.labels.numpy(), 2e-6
-    if p.logits.dtype == torch.float64:
+    probs, labels, close = torch.as_tensor(p.logits).double().softmax(1).numpy(), p.labels, 2e-6
+    if p.logits.dtype == np.float64:
         close = 1e-9
     rows = np.arange(n)
     if not np.allclose(probs[rows, labels], t.probs[rows, t.labels], rtol=0, atol=close):
@@ -107,11 +107,11 @@ def difference(p: Predictions, t: Truth) -> str:
         return "other probabilities"
     if t.event != isinstance(p.of, int):
         return f"the event is {p.of!r}"
-    if t.event and not np.allclose(p.events.confidence.numpy(), t.probs[:, 1], rtol=0, atol=close):
+    if t.event and not np.allclose(p.events.confidence, t.probs[:, 1], rtol=0, atol=close):
         return "the event is of the other class"
     if (p.weights is None) != (t.weights is None):
         return "weights where there are none" if t.weights is None else "no weights"
-    if t.weights is not None and p.weights is not None and not np.allclose(p.weights.numpy(), t.weights, rtol=1e-9):
+    if t.weights is not None and p.weights is not None and not np.allclose(p.weights, t.weights, rtol=1e-9):
         return "other weights"
     for name in ("clusters", "groups"):
         expected, value_read = getattr(t, name), getattr(p, name)

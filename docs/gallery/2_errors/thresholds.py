@@ -18,9 +18,9 @@ p = Predictions.from_probs(risk, (rng.random(4000) < risk).astype(int))
 at = np.linspace(0.02, 0.8, 40)
 table = metrics.tables.thresholds(p, at=at.tolist())
 lines = {
-    "fraction above": table.share.numpy(),
-    "precision": table.precision.numpy(),
-    "recall": table.recall.numpy(),
+    "fraction above": table.share,
+    "precision": table.precision,
+    "recall": table.recall,
 }
 figure, ax = pyplot.subplots(figsize=(5, 3.4))
 plots.curves(lines, ax=ax, x=at.tolist(), xlabel="threshold", ylabel="share")

@@ -11,15 +11,14 @@ class LazyModule(ModuleType):
     """A library that is imported when one of its attributes is first used."""
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(importlib.import_module(self.__name__), name)
-        self.__dict__[name] = value  # next time, Python finds it without this method
-        return value
+        return getattr(importlib.import_module(self.__name__), name)
 
 
 if TYPE_CHECKING:
     import polars as polars
+    from scipy import special as special
 else:
-    polars = LazyModule("polars")
+    polars, special = LazyModule("polars"), LazyModule("scipy.special")
 
 
 def import_optional(module: str, extra: str, purpose: str) -> Any:

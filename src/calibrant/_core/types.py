@@ -10,24 +10,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
-import torch
+import numpy as np
 from jaxtyping import Float, Int
-from torch import Tensor
 
 from calibrant._core.arguments import *
 from calibrant._core.arguments import Range
 from calibrant._core.errors import InputError as InputError
 from calibrant._core.errors import prefix_errors as prefix_errors
 
-Logits = Float[Tensor, "n k"]  # any unnormalized log-probabilities, log p included
-Labels = Int[Tensor, "n"]  # true classes, 0 .. k-1
-SoftLabels = Float[Tensor, "n k"]  # probabilities
+Array = Any  # of numpy, or a tensor of torch
+Logits = Float[Array, "n k"]  # any unnormalized log-probabilities, log p included
+Labels = Int[Array, "n"]  # true classes, 0 .. k-1
+ClassIndices = Int[np.ndarray, "n"]  # classes, 0 .. k-1, of predictions
+SoftLabels = Float[Array, "n k"]  # probabilities
 Targets = Labels | SoftLabels
-PerExample = Float[Tensor, "n"]
-Scalar = Float[Tensor, ""]
+PerExample = Float[np.ndarray, "n"]
+Sums = np.ndarray | np.floating  # over the last axis: an array, or a number from one row
+PerExampleLoss = Float[Array, "n"]  # a tensor, differentiable
+Scalar = Float[Array, ""]
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # (n k), (n) or soft (n k) -> (n), differentiable; may take weights=, counts=
-Map = Callable[[Tensor], Tensor]  # a fitted calibrator, or any function (n k) -> (n k) of logits
+Loss = Callable[[Array, Array], Array]  # (n k), (n) or soft (n k) -> (n), differentiable; may take weights=, counts=
+Map = Callable[[Array], Array]  # a fitted calibrator, or any function (n k) -> (n k) of logits
 
 
 @runtime_checkable
@@ -53,7 +56,7 @@ class Calibrator(Protocol):
 class Categories:
     """A column of names, one per sample."""
 
-    index: Labels  # of `names`
+    index: ClassIndices  # of `names`
     names: tuple[str, ...]
 
     def __getitem__(self, rows: Any) -> "Categories":
@@ -63,7 +66,7 @@ class Categories:
     @property
     def used_names(self) -> tuple[str, ...]:
         """The names of at least one sample."""
-        return tuple(self.names[i] for i in self.index.unique().tolist())
+        return tuple(self.names[i] for i in np.unique(self.index))
 
 
 @runtime_checkable
@@ -86,7 +89,7 @@ class ColumnMap(Protocol):
 class LossObject(Protocol):
     """A loss that is an object with further methods."""
 
-    def __call__(self, logits: Logits, labels: Labels, /) -> PerExample:
+    def __call__(self, logits: Logits, labels: Labels, /) -> PerExampleLoss:
         """Return the loss of each sample."""
         ...
 
@@ -128,7 +131,7 @@ class UpdatedLoss(LossObject, Protocol):
 class MixingLoss(LossObject, Protocol):
     """A loss that mixes training batches before the network sees them. A call itself mixes nothing."""
 
-    def mix(self, inputs: Tensor, labels: Labels, /, *, generator: torch.Generator | None = None) -> Any:
+    def mix(self, inputs: Array, labels: Labels, /, *, generator: Any = None) -> Any:
         """Return a batch with network `inputs` and a method `loss(loss, logits)` for the loss per input."""
         ...
 
@@ -179,9 +182,10 @@ AnyFloat = Annotated[float, Allows(math.nan, math.inf, -math.inf)]
 FINITE_RANGE = Range(gt=-math.inf, lt=math.inf)
 FiniteScalar = Annotated[Scalar, FINITE_RANGE]
 PositiveScalar = Annotated[Scalar, Range(gt=0, lt=math.inf)]
-PerClass = Annotated[Float[Tensor, " k"], FINITE_RANGE]
-PerClassPair = Annotated[Float[Tensor, "k k"], FINITE_RANGE]
-FiniteVector = Annotated[Float[Tensor, " m"], FINITE_RANGE]
-FractionVector = Annotated[Float[Tensor, " m"], Range(ge=0, le=1)]
-PerBin = Annotated[Float[Tensor, "*sets b"], Allows(math.nan)]  # NaN in an empty bin
-StartIndices = Annotated[Int[Tensor, " s"], Range(ge=0)]
+PerClass = Annotated[Float[Array, " k"], FINITE_RANGE]
+PerClassPair = Annotated[Float[Array, "k k"], FINITE_RANGE]
+FiniteVector = Annotated[Float[Array, " m"], FINITE_RANGE]
+FractionVector = Annotated[Float[Array, " m"], Range(ge=0, le=1)]
+PerBin = Float[np.ndarray, "*sets b"]  # NaN in an empty bin
+PerBinTensor = Annotated[Float[Array, "*sets b"], Allows(math.nan)]
+StartIndices = Annotated[Int[Array, " s"], Range(ge=0)]

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from calibrant._core.lazy import polars
+from calibrant._core.arrays import to_numpy
+from calibrant._core.kernels.softmax import probabilities
+from calibrant._core.lazy import LazyModule, polars
 from calibrant._core.types import InputError, prefix_errors
 from calibrant.assessment._candidates import CandidateCalibrator
-from calibrant.calibrators import num_classes
 from calibrant.io.column_roles import CALIBRATED_PREFIX, Columns, TableOptions
 from calibrant.io.contents import Contents
 from calibrant.io.delimited import unescape_formulas
@@ -23,6 +23,9 @@ from calibrant.io.role_inference import infer_columns
 from calibrant.io.tables import read_table, restore_spelling
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import BINARY_EVENTS, PRESENCE
+from calibrant.predictions.validation.arrays import to_column
+
+calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
 
 if TYPE_CHECKING:
     from calibrant.deployment import Contract
@@ -173,7 +176,7 @@ def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, contents: 
     if columns.labels:  # one column of outcomes per score column
         return True
     names, num_scores = columns.names or (), len(columns.scores)
-    k = num_classes(calibrator.fitted)  # 0 if the calibrator accepts any number
+    k = calibrators.num_classes(calibrator.fitted)  # 0 if the calibrator accepts any number
     if names == PRESENCE.classes or num_scores < 2 or k not in (0, 2):  # columns of one label, or of k classes
         return False
     fitted_classes, fitted_groups = calibrator.record.class_names, getattr(calibrator.fitted, "names", ())
@@ -182,9 +185,9 @@ def _is_multilabel(calibrator: CandidateCalibrator, columns: Columns, contents: 
     # Without class names, a calibrator of 2 classes can only apply to more than 2 scores if these are labels
     if fitted_classes is not None or k != 2 or num_scores == 2 or contents.kind != "probs":
         return False
-    sums = torch.as_tensor(contents.scores).double().sum(1)
-    is_distribution = (sums - 1).abs() < 0.02  # tolerates rounded probabilities
-    return float(is_distribution.double().mean()) <= 0.5
+    sums = to_column(contents.scores, "scores").astype(float).sum(1)
+    is_distribution = abs(sums - 1) < 0.02  # tolerates rounded probabilities
+    return float(is_distribution.mean()) <= 0.5
 
 
 def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: str | None) -> NewColumns:
@@ -194,7 +197,7 @@ def _class_columns(calibrator: CandidateCalibrator, p: Predictions, positive: st
     is the name of the class that a single score is the probability of, if it is known.
     """
     calibrated = calibrator.calibrate(p)
-    probs = calibrated.logits.softmax(1).numpy()
+    probs = to_numpy(probabilities(calibrated.logits))
     decisions = {} if calibrator.contract is None else _decision_columns(calibrator.contract, calibrated)
     if p.of == 1:  # a single score, or a stated confidence
         prob_name = f"prob_{positive}" if positive else "prob"
@@ -211,10 +214,10 @@ def _decision_columns(contract: "Contract", calibrated: Predictions) -> dict[str
     p = calibrated.reorder_classes(contract.class_names).with_event(contract.of)
     columns: dict[str, Any] = {}
     if contract.threshold is not None:
-        columns["act"] = contract.threshold.acts_on(p).numpy()
+        columns["act"] = contract.threshold.acts_on(p)
     if contract.sets is not None:
         names = np.array(p.class_names or range(p.k), dtype=str)
-        is_in_set = contract.sets.apply(p).numpy()  # (n, k)
+        is_in_set = to_numpy(contract.sets.apply(p))  # (n, k)
         columns["prediction_set"] = [SET_SEPARATOR.join(names[row]) for row in is_in_set]
     return columns
 
@@ -230,10 +233,10 @@ def _label_columns(
         names: Names of the l labels.
         are_logits: Whether logits may all lie in [0, 1].
     """
-    scores = torch.as_tensor(contents.scores)
-    no_labels = torch.zeros_like(scores)  # calibration does not read them
+    scores = to_column(contents.scores, "scores")
+    no_labels = np.zeros_like(scores)  # calibration does not read them
     labeled = replace(contents, labels=no_labels, class_names=names, is_multilabel=True)
     calibrated = calibrator.calibrate(labeled.to_predictions(are_logits=are_logits))  # a row per label of each example
-    probs = calibrated.logits.softmax(1)[:, 1].view(scores.shape).numpy()
+    probs = to_numpy(probabilities(calibrated.logits))[:, 1].reshape(scores.shape)
     columns = {f"{CALIBRATED_PREFIX}prob_{name}": probs[:, i] for i, name in enumerate(names)}
     return columns, calibrated.notes

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from calibrant._core.arrays import namespace
 from calibrant._core.kernels import softmax
 from calibrant._core.kernels.softmax import ChunkVisitor, Outcomes
-from calibrant._core.types import Map
+from calibrant._core.types import Array, Map
 from calibrant.predictions import BLOCK_ELEMENTS, FIELD_NAMES, Predictions, calibrate_logits
 
 
@@ -26,9 +26,9 @@ class CalibratedPredictions(Predictions):
         self.__dict__.update(fields, source=source, calibrator=calibrator)  # not by assignment, which is frozen
 
     @property
-    def logits(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def logits(self) -> Array:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Logits (n, k) in float64."""
-        return torch.cat([logits for _, logits in self._blocks()])
+        return namespace(self.source.logits).concat([logits for _, logits in self._blocks()])
 
     @property
     def k(self) -> int:
@@ -36,17 +36,17 @@ class CalibratedPredictions(Predictions):
         return self.source.k
 
     @property
-    def predicted(self) -> Tensor:
+    def predicted(self) -> np.ndarray:
         """Predicted class of each sample."""
         return self.outcomes.predicted
 
     @property
-    def runner_up(self) -> Tensor:
+    def runner_up(self) -> np.ndarray:
         """The most likely class of each sample beside the predicted one, by the logits before calibration."""
-        return self.source.predicted.where(self.source.predicted != self.predicted, self.source.runner_up)
+        return np.where(self.source.predicted != self.predicted, self.source.predicted, self.source.runner_up)
 
     @property
-    def correct(self) -> Tensor:
+    def correct(self) -> np.ndarray:
         """Whether the predicted class is right."""
         return self.outcomes.correct
 
@@ -60,7 +60,7 @@ class CalibratedPredictions(Predictions):
             return self
         return CalibratedPredictions(self.source.with_event(of), self.calibrator)
 
-    def with_labels(self, labels: Tensor) -> Predictions:
+    def with_labels(self, labels: np.ndarray) -> Predictions:
         """Return the same samples with other labels, without computing every outcome anew."""
         outcomes = [
             self.outcomes[rows].with_labels(logits, self.labels[rows], labels[rows]) for rows, logits in self._blocks()
@@ -89,10 +89,10 @@ class CalibratedPredictions(Predictions):
         self.__dict__["outcomes"] = outcomes = Outcomes.concatenate(blocks)
         return outcomes
 
-    def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+    def _blocks(self) -> Iterator[tuple[slice, Array]]:
         """Yield slices of rows and their logits, which take a bounded amount of memory."""
         size = max(1, BLOCK_ELEMENTS // self.k)
         for first in range(0, len(self), size):
             rows = slice(first, min(first + size, len(self)))
             columns = {name: column[rows] for name, column in self.source.columns.items()}
-            yield rows, calibrate_logits(self.calibrator, self.source.logits[rows].double(), columns)
+            yield rows, calibrate_logits(self.calibrator, self.source[rows].double().logits, columns)

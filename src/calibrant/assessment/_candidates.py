@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant import calibrators as calibrators_
 from calibrant._core import registry
+from calibrant._core.lazy import LazyModule
 from calibrant._core.types import Calibrator, InputError, Map, prefix_errors
 from calibrant.assessment._overlap import FittingRecord
 from calibrant.io.formats import CALIBRATOR_SUFFIX, CONTRACT_SUFFIX
 from calibrant.predictions import EventSelector, Predictions
+
+calibrators_: Any = LazyModule("calibrant.calibrators")  # which needs torch
 
 if TYPE_CHECKING:
     from calibrant.deployment import Contract

@@ -5,18 +5,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from calibrant import metrics
+from calibrant._core.lazy import LazyModule
 from calibrant.assessment._candidates import CandidateCalibrator
 from calibrant.assessment._evaluation import Evaluation
 from calibrant.assessment._plan import Plan
 from calibrant.assessment._results import HeldOutComparison, Selection
-from calibrant.calibrators import learned_fields
 from calibrant.metrics import Interval
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units
+
+calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
 
 MAX_FEW_UNITS = 100  # rows or clusters up to which cross-fitting is repeated
 MIN_FEW_UNITS = 5  # as many as folds
@@ -90,14 +91,15 @@ def compare_held_out(
             if plan.requested_name is None or at_hand is not None or states_gain(fits[c.name]):
                 nll[c.name], gains[c.name] = held_out_nll(plan, c, fits[c.name], at_hand)
         return HeldOutComparison(gains, {}), nll
-    losses: dict[str, Tensor] = {}  # by calibrator: the loss of every example, the mean over repetitions
+    losses: dict[str, np.ndarray] = {}  # by calibrator: the loss of every example, the mean over repetitions
     for c in sorted(plan.held_out_candidates, key=lambda c: num_parameters(fits[c.name])):  # the simplest first
         repetitions = (c.out_of_fold(p, fits[c.name], FOLDS, plan.on_progress, seed) for seed in range(NUM_REPEATS))
-        losses[c.name] = torch.stack([_losses(calibrated, p) for calibrated in repetitions]).mean(0)
+        losses[c.name] = np.stack([_losses(calibrated, p) for calibrated in repetitions]).mean(0)
         nll[c.name] = _mean(losses[c.name], p).value
     best, before = min(losses, key=nll.__getitem__, default=""), -p.log_likelihood
-    gains = {name: _mean(before - loss, p) for name, loss in losses.items()}
-    deficits = {name: _mean(loss - losses[best], p) for name, loss in losses.items()}
+    with np.errstate(invalid="ignore"):  # of equal infinities
+        gains = {name: _mean(before - loss, p) for name, loss in losses.items()}
+        deficits = {name: _mean(loss - losses[best], p) for name, loss in losses.items()}
     return HeldOutComparison(gains, deficits), nll
 
 
@@ -120,7 +122,8 @@ def held_out_nll(
     if calibrated is None:
         calibrated = candidate.out_of_fold(p, fitted, folds, plan.on_progress)
     losses = _losses(calibrated, p)
-    return _mean(losses, p, folds).value, _mean(-p.log_likelihood - losses, p, folds)
+    with np.errstate(invalid="ignore"):  # of equal infinities
+        return _mean(losses, p, folds).value, _mean(-p.log_likelihood - losses, p, folds)
 
 
 def states_gain(fitted: Any) -> bool:
@@ -128,21 +131,23 @@ def states_gain(fitted: Any) -> bool:
     return math.isfinite(getattr(fitted, "gain_low", math.nan))
 
 
-def _mean(values: Tensor, p: Predictions, folds: int = FOLDS) -> Interval:
+def _mean(values: np.ndarray, p: Predictions, folds: int = FOLDS) -> Interval:
     """Return the mean over held-out folds with its interval."""
     return metrics.cross_validated_mean(values, folds, p)
 
 
 def num_parameters(fitted: Any) -> int:
     """Return the number of parameters that a calibrator, or one of its parts, learned: the fewer, the simpler."""
-    if isinstance(fitted, Tensor):
-        return fitted.numel()
+    if hasattr(fitted, "shape"):
+        return math.prod(fitted.shape)
     if isinstance(fitted, tuple | list):
         return sum(map(num_parameters, fitted))
-    return sum(num_parameters(value) for name, value in learned_fields(fitted).items() if name != "certificate")
+    return sum(
+        num_parameters(value) for name, value in calibrators.learned_fields(fitted).items() if name != "certificate"
+    )
 
 
-def _losses(calibrated: Predictions, uncalibrated: Predictions) -> Tensor:
+def _losses(calibrated: Predictions, uncalibrated: Predictions) -> np.ndarray:
     """Return the NLL per example (n), infinite for all if the calibrator introduces a probability of 0."""
     losses = -calibrated.log_likelihood
     return losses + math.inf if introduces_zeros(calibrated, uncalibrated) else losses
@@ -150,4 +155,5 @@ def _losses(calibrated: Predictions, uncalibrated: Predictions) -> Tensor:
 
 def introduces_zeros(calibrated: Predictions, uncalibrated: Predictions) -> bool:
     """Return whether a class has probability 0 after calibration and not before."""
-    return bool((calibrated.logits.isneginf() & ~uncalibrated.logits.isneginf()).any())
+    new, old = calibrated.logits, uncalibrated.logits
+    return bool(((new == -math.inf) & (old > -math.inf)).any())

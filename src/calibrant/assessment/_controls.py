@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from calibrant import metrics
 from calibrant._core.files import null_nonfinite
@@ -15,7 +14,6 @@ from calibrant.assessment._calibrated_predictions import CalibratedPredictions
 from calibrant.assessment._mistakes import Mistake, mistakes_by_class
 from calibrant.assessment._results import Assessment, Measurement, Row
 from calibrant.assessment._sentences import capitalize
-from calibrant.calibrators import Temperature
 from calibrant.metrics import Interval
 from calibrant.metrics.curves import frequency_limits, precision_limits
 from calibrant.metrics.tables import Classes, thresholds_of
@@ -54,7 +52,7 @@ def slider_temperatures(num_elements: int, max_elements: int) -> list[float]:
 def assessment_temperature_control(assessment: Assessment) -> list[Control]:
     """Return the temperature slider and the menu of calibrators."""
     temperatures = {
-        name: float(c.temperature) for name, c in assessment.calibrators.items() if isinstance(c, Temperature)
+        name: float(c.temperature) for name, c in assessment.calibrators.items() if type(c).__name__ == "Temperature"
     }
     measurements = {UNCALIBRATED: assessment.uncalibrated, **assessment.measurements}
     measurements.pop("Identity", None)  # the same as uncalibrated
@@ -172,7 +170,7 @@ def _temperature_step(uncalibrated: Measurement, temperature: float, button_labe
     ece = uncalibrated["ece"].info.text(float(metrics.ece(events, bins=num_bins)))
     nll = uncalibrated["nll"].info.text(float(metrics.nll(scaled)))
     floor = metrics.noise_floor.interval(events, level=level, bins=num_bins)
-    mean_confidence = float((bins.weight * bins.confidence).nansum())  # the confidence of empty bins is NaN
+    mean_confidence = float(np.nansum(bins.weight * bins.confidence))  # the confidence of empty bins is NaN
     frequency = uncalibrated.observed_frequency.value
     tiles = _tiles(ece, nll, mean_confidence=mean_confidence, frequency=frequency, floor=floor)
     step = {"name": f"T = {temperature:.2f}", "tiles": tiles, "cells": _bin_rows(bins, _bin_level(uncalibrated))}
@@ -215,7 +213,7 @@ def _bin_rows(bins: Bins, level: float | None) -> list[list[int]]:
     Shares are in millionths. The limits hold for all bins simultaneously. Without a level they are left out.
     """
     limits = () if level is None else frequency_limits(bins, level)
-    columns = torch.stack([bins.confidence, bins.accuracy, *limits])
+    columns = np.stack([bins.confidence, bins.accuracy, *limits])
     rows: list[list[int]] = []
     for i, count in enumerate(bins.count.tolist()):
         if count:
@@ -321,7 +319,7 @@ def _mistake_cells(measurement: Measurement, m: Mistake) -> list[str]:
     return [str(m.row), name(m.label), name(m.predicted), format_percent(m.probability)]
 
 
-def _class_bin_rows(class_bins: Tensor, measurement: Measurement) -> list[list[int]]:
+def _class_bin_rows(class_bins: np.ndarray, measurement: Measurement) -> list[list[int]]:
     """Return the bins of the reliability diagram of one class as `_bin_rows` does.
 
     Args:

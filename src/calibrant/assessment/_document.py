@@ -412,8 +412,8 @@ def _usage_instructions(
     if from_command_line:
         how_to_save = f"Add --save {path} to the command at the end of this page."
     saving = [] if calibrator_path else [Paragraph(f"The calibrator was not saved. {how_to_save}")]
-    code = f"from calibrant import calibrators\ncalibrate = calibrators.load({path!r})\n"
-    code += "probs = calibrate(logits).softmax(-1)"
+    code = "from calibrant import calibrators\nfrom scipy.special import softmax\n"
+    code += f"calibrate = calibrators.load({path!r})\nprobs = softmax(calibrate(logits), axis=-1)"
     command = f"calibrant apply {path} new.npz -o calibrated.npz"
     return [*saving, Code(code), Paragraph("Or calibrate a file:"), Code(command)]
 

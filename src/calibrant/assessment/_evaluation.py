@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from calibrant import metrics
+from calibrant._core.lazy import LazyModule
 from calibrant._core.registry import METRICS
 from calibrant._core.types import Map
 from calibrant.assessment._calibrated_predictions import CalibratedPredictions
@@ -16,10 +16,11 @@ from calibrant.assessment._candidates import apply_calibrator
 from calibrant.assessment._measure import Measurement, measure, no_chunks_error
 from calibrant.assessment._mistakes import MAX_MISTAKES, Mistake, describe_mistakes, most_confident_errors
 from calibrant.assessment._plan import Plan
-from calibrant.calibrators import Identity, preserves_argmax
 from calibrant.metrics import Comparison, Metric, Summary, paired_difference
 from calibrant.predictions import EventSelector, Predictions
 from calibrant.predictions.folds import num_units
+
+calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
 
 JACKKNIFE_GROUPS = 50
 
@@ -38,7 +39,7 @@ class InMemoryEvaluation:
 
         def calibrate(calibrator: Map) -> Predictions:
             """Return calibrated predictions that keep as little in memory as possible."""
-            if isinstance(calibrator, Identity):
+            if isinstance(calibrator, calibrators.Identity):
                 return p  # keeps its cached statistics
             # logits of two classes take no more memory than their statistics: keep them
             return p.double().apply(calibrator) if p.k == 2 else CalibratedPredictions(p, calibrator)
@@ -52,7 +53,7 @@ class InMemoryEvaluation:
             return None
         calibrated, groups = self.calibrated[name], min(JACKKNIFE_GROUPS, n)
         comparison = metrics.compare(self.uncalibrated, calibrated, names=metric_names, level=level, groups=groups)
-        if not torch.equal(self.uncalibrated.predicted, calibrated.predicted):
+        if not np.array_equal(self.uncalibrated.predicted, calibrated.predicted):
             return comparison  # fits to folds may change predicted classes even if `fits[name]` never does
         return _state_kept_accuracy(comparison, self.fits[name])
 
@@ -68,7 +69,9 @@ class StreamedEvaluation:
         self.fits, self.event = fits, event
         self.uncalibrated = Summary.empty(of=event, by_class=True)
         self.calibrated = dict.fromkeys(fits, self.uncalibrated)  # summaries are immutable
-        self._difference_sums: dict[str, dict[str, Tensor]] = {name: {} for name in fits}  # by calibrator and metric
+        self._difference_sums: dict[str, dict[str, np.ndarray]] = {
+            name: {} for name in fits
+        }  # by calibrator and metric
         self._mistakes: dict[str, list[Mistake]] = {name: [] for name in fits}
 
     def add(self, chunk: Predictions) -> None:
@@ -132,7 +135,7 @@ def evaluate_fits(plan: Plan, fits: Mapping[str, Any]) -> Evaluation:
     data = _apply_fits(plan, fits)
     plan.on_progress("evaluating")
     measurements = {name: measure_as_planned(plan, p) for name, p in data.calibrated.items()}
-    # `Identity` returns the same object, whose measurement need not be repeated
+    # `calibrators.Identity` returns the same object, whose measurement need not be repeated
     identity_name = next((name for name, p in data.calibrated.items() if p is data.uncalibrated), None)
     uncalibrated = measurements[identity_name] if identity_name else measure_as_planned(plan, data.uncalibrated)
     return Evaluation(data, uncalibrated, measurements)
@@ -169,7 +172,7 @@ def _check_chunks(chunks: Iterable[Predictions], plan: Plan) -> Iterable[Predict
 
 def _state_kept_accuracy(comparison: Comparison, calibrator: Map) -> Comparison:
     """Replace the interval of the change of accuracy by [0, 0] if the calibrator never changes a predicted class."""
-    if not preserves_argmax(calibrator):
+    if not calibrators.preserves_argmax(calibrator):
         return comparison
     rows = (replace(r, low=0.0, high=0.0, p_value=1.0) if r.name == "accuracy" else r for r in comparison)
     return replace(comparison, rows=tuple(rows))
@@ -186,7 +189,7 @@ def _add_to_summary(summary: Summary, chunk: Predictions) -> Summary:
     return summary.add(chunk)
 
 
-def _difference_sums(uncalibrated: Predictions, calibrated: Predictions) -> dict[str, Tensor]:
+def _difference_sums(uncalibrated: Predictions, calibrated: Predictions) -> dict[str, np.ndarray]:
     """Return, for every metric that is a mean over rows, the sums that `paired_difference` needs, as (8).
 
     `merge_sums` joins those of chunks, so that the change of the metric can be tested without keeping the rows.

@@ -6,9 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
-from calibrant import calibrators, metrics
+from calibrant import metrics
+from calibrant._core.lazy import LazyModule
 from calibrant._core.numbers import format_percent
 from calibrant._core.registry import METRICS, Method
 from calibrant._core.types import Count, Fraction, InputError, OpenFraction, check_arguments
@@ -19,6 +20,8 @@ from calibrant.metrics import Interval, Summary, declared_metric, fits_summary, 
 from calibrant.metrics.tables import ClassSums
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.predictions.events import PRESENCE, EventKind, evaluated_event
+
+calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
 
 DEFAULT_BINS = 15
 NO_NLL_INTERVAL = "no interval: one error at probability 1 would make it infinite"
@@ -57,7 +60,7 @@ def measure(
     Raises:
         InputError: The level, tolerance, event or a metric is unknown, or the summary lacks what a metric needs.
 
-    >>> p = Predictions(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40))
+    >>> p = Predictions(np.zeros((100, 2)), np.array([0] * 60 + [1] * 40))
     >>> table = measure(p)
     >>> round(table["ece"].value, 4), round(table["noise_floor"].value, 4), table.verdict.status
     (0.1, 0.0398, 'too_little_data')
@@ -139,7 +142,7 @@ def _measure_in_memory(
             parts = metrics.decompose_score(p, fit=partial(calibrators.fit, fit), level=level)
             rows.append(_interval_row("refinement", parts.refinement))
             rows.append(_interval_row("calibration_loss", parts.calibration))
-    impossible = p.log_likelihood.isneginf()
+    impossible = np.isneginf(p.log_likelihood)
     num_impossible = float(impossible.sum() if p.weights is None else p.weights[impossible].sum())
     return _build_measurement(
         p,
@@ -163,7 +166,7 @@ def _has_repeated_labels(p: Predictions) -> bool:
     if p.class_names != PRESENCE.classes or p.clusters is None or p.groups is None or p.group_names is None:
         return False
     pairs = p.clusters * len(p.group_names) + p.groups  # one number per pair of cluster and label (the group)
-    return len(pairs.unique()) < len(pairs)
+    return len(np.unique(pairs)) < len(pairs)
 
 
 def _measure_summary(
@@ -310,7 +313,7 @@ def _summary_row(method: Method, summary: Summary, level: float) -> Row:
     return _measure_row(method, summary, summary.bins, level)
 
 
-def _classwise_row(name: str, class_errors: Tensor) -> Row:
+def _classwise_row(name: str, class_errors: np.ndarray) -> Row:
     """Return the row of the class-wise ECE, the mean of the ECE of the classes, (k). Its note states the largest."""
     return Row(name, float(class_errors.mean()), note=f"worst class {format_percent(float(class_errors.max()))}")
 

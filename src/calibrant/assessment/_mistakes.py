@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from calibrant._core.arrays import to_numpy
 from calibrant.predictions import Predictions
 
 MAX_MISTAKES = 20
@@ -22,16 +21,16 @@ class Mistake:
     calibrated_probability: float  # of the same class, after the selected calibrator
 
 
-def most_confident_errors(p: Predictions, limit: int = MAX_MISTAKES) -> Tensor:
+def most_confident_errors(p: Predictions, limit: int = MAX_MISTAKES) -> np.ndarray:
     """Return the rows of at most `limit` wrong predictions, by decreasing confidence and then by decreasing loss."""
     outcomes = p.outcomes
     is_wrong = outcomes.correct == 0
     if p.examples is not None:  # an example with a soft label has a row per class, and is partly right
-        is_wrong &= torch.bincount(p.examples)[p.examples] == 1
-    wrong = is_wrong.nonzero().squeeze(1)
-    loss, confidence = -outcomes.log_likelihood[wrong].cpu().numpy(), outcomes.confidence[wrong].cpu().numpy()
+        is_wrong &= np.bincount(p.examples)[p.examples] == 1
+    wrong = np.flatnonzero(is_wrong)
+    loss, confidence = -outcomes.log_likelihood[wrong], outcomes.confidence[wrong]
     order = np.lexsort((-loss, -confidence))[:limit]  # the last key counts first
-    return wrong[torch.from_numpy(order).to(wrong.device)]
+    return wrong[order]
 
 
 def mistakes_by_class(p: Predictions, classes: list[int], limit: int) -> dict[int, tuple[Mistake, ...]]:
@@ -42,12 +41,12 @@ def mistakes_by_class(p: Predictions, classes: list[int], limit: int) -> dict[in
     columns = _example_index(p, rows), labels, predicted, confidence, calibrated_confidence
     mistakes: dict[int, tuple[Mistake, ...]] = {}
     for j in classes:
-        involved = ((labels == j) | (predicted == j)).nonzero().squeeze(1)[:limit]
+        involved = np.flatnonzero((labels == j) | (predicted == j))[:limit]
         mistakes[j] = _mistakes_from_columns(*(column[involved] for column in columns))
     return mistakes
 
 
-def describe_mistakes(uncalibrated: Predictions, calibrated: Predictions, rows: Tensor) -> tuple[Mistake, ...]:
+def describe_mistakes(uncalibrated: Predictions, calibrated: Predictions, rows: np.ndarray) -> tuple[Mistake, ...]:
     """Return the wrong predictions in `rows`, with the probability of the class that is predicted before calibration.
 
     Args:
@@ -58,20 +57,20 @@ def describe_mistakes(uncalibrated: Predictions, calibrated: Predictions, rows: 
     if not len(rows):
         return ()
     predicted = uncalibrated[rows].predicted
-    z = calibrated[rows].logits.double()
+    z = to_numpy(calibrated[rows].double().logits)
     # p_predicted = p_max exp(z_predicted - z_max): exactly the calibrated confidence if both predict the same class
-    ratio = (z.gather(1, predicted[:, None]).squeeze(1) - z.amax(1)).exp()
+    ratio = np.exp(np.take_along_axis(z, predicted[:, None], 1)[:, 0] - z.max(1))
     calibrated_probability = calibrated.outcomes.confidence[rows] * ratio
     confidence = uncalibrated.outcomes.confidence[rows]
     columns = uncalibrated.labels[rows], predicted, confidence, calibrated_probability
     return _mistakes_from_columns(_example_index(uncalibrated, rows), *columns)
 
 
-def _example_index(p: Predictions, rows: Tensor) -> Tensor:
+def _example_index(p: Predictions, rows: np.ndarray) -> np.ndarray:
     """Return the index of the example that each of some rows is a part of."""
     return rows if p.examples is None else p.examples[rows]
 
 
-def _mistakes_from_columns(*columns: Tensor) -> tuple[Mistake, ...]:
+def _mistakes_from_columns(*columns: np.ndarray) -> tuple[Mistake, ...]:
     """Return the mistakes whose fields are given as columns, in the order of the fields of `Mistake`."""
     return tuple(Mistake(*row) for row in zip(*(column.tolist() for column in columns), strict=True))

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from calibrant._core.kernels.overlap import Overlap, Sketch
 from calibrant._core.text import display_name
@@ -59,7 +58,7 @@ class OverlapGuard:
     def __init__(self, val: Predictions, records: Sequence[FittingRecord]) -> None:
         self.val, self.records = val, records
         self.evaluation_sketch: Sketch | None = None  # of the rows of all chunks so far
-        self.evaluation_counts: Tensor = torch.zeros(val.k, dtype=torch.float64)  # of their labels
+        self.evaluation_counts: np.ndarray = np.zeros(val.k)  # of their labels
 
     def inspect(self, chunk: Predictions) -> None:
         """Check and record a chunk of the evaluation data."""
@@ -107,12 +106,12 @@ class OverlapGuard:
         return report + label_shift_sentence(class_counts(self.val), self.evaluation_counts, self.val.class_names)
 
 
-def class_counts(p: Predictions) -> Tensor:
+def class_counts(p: Predictions) -> np.ndarray:
     """Return the total weight of each label, (k,) float64, on the CPU."""
-    return torch.bincount(p.labels, p.weights, minlength=p.k).double().cpu()
+    return np.bincount(p.labels, p.weights, minlength=p.k).astype(float)
 
 
-def label_shift_sentence(fitted: Tensor, evaluated: Tensor, names: tuple[str, ...] | None) -> str:
+def label_shift_sentence(fitted: np.ndarray, evaluated: np.ndarray, names: tuple[str, ...] | None) -> str:
     """Return a sentence with a leading space if class frequencies differ significantly and noticeably, else "".
 
     The test is Pearson's chi-squared test of homogeneity of the two sets of counts.
@@ -128,13 +127,13 @@ def label_shift_sentence(fitted: Tensor, evaluated: Tensor, names: tuple[str, ..
     is_present = fitted + evaluated > 0
     difference = fitted / n - evaluated / m
     pooled_frequency = (fitted + evaluated) / (n + m)
-    distance = float(difference.abs().sum()) / 2  # total variation
+    distance = float(abs(difference).sum()) / 2  # total variation
     # Chi-squared with k - 1 degrees of freedom without a shift, for k present classes
-    statistic = float((difference.square() / pooled_frequency)[is_present].sum()) / (1 / n + 1 / m)
+    statistic = float((np.square(difference[is_present]) / pooled_frequency[is_present]).sum()) / (1 / n + 1 / m)
     degrees = int(is_present.sum()) - 1
     if distance < MIN_SHIFT_DISTANCE or degrees < 1 or chdtrc(degrees, statistic) > MAX_SHIFT_P_VALUE:
         return ""
-    worst = int(difference.abs().argmax())
+    worst = int(abs(difference).argmax())
     name = worst if names is None else repr(display_name(names[worst]))
     return (
         f" Class frequencies differ by {100 * distance:.0f} points in total, most for class {name}: "

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from calibrant._core import registry
+from calibrant._core.lazy import LazyModule
 from calibrant._core.types import InputError
 from calibrant.assessment._candidates import CandidateCalibrator, Progress, default_calibrators, resolve_candidates
 from calibrant.assessment._measure import as_list, measure, select_event
 from calibrant.assessment._overlap import OverlapGuard
-from calibrant.calibrators import treats_classes_alike
 from calibrant.metrics import Summary, fits_summary, nll
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import EventKind, evaluated_event
+
+calibrators_: Any = LazyModule("calibrant.calibrators")  # which needs torch
 
 MIN_OTHER_LABELS = 0.1  # expected by a fit to labels of one class
 EvaluationData = Predictions | Iterable[Predictions] | str | Path | None
@@ -115,7 +117,7 @@ def keep_applicable(plan: Plan, fits: Mapping[str, Any]) -> tuple[Plan, dict[str
 
     def is_applicable(name: str, is_loaded: bool) -> bool:
         """Return whether a calibrator stays."""
-        if is_loaded or not treats_classes_alike(fits[name]):
+        if is_loaded or not calibrators_.treats_classes_alike(fits[name]):
             return is_loaded
         # The total NLL is about the number of other labels that a model expects among so many examples
         before, after = (float(nll(q)) * val.total_weight for q in (val, val.apply(fits[name])))

@@ -8,11 +8,11 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Literal
 
-from calibrant import calibrators, metrics
+from calibrant import metrics
 from calibrant._core.files import atomic_write, write_by_suffix
 from calibrant._core.kernels.bins import Bins, GroupedScores
-from calibrant._core.kernels.solvers import Certificate
-from calibrant._core.lazy import polars
+from calibrant._core.kernels.roots import Certificate
+from calibrant._core.lazy import LazyModule, polars
 from calibrant._core.numbers import MAX_RARE_RATE, format_multiple
 from calibrant._core.text import display_name
 from calibrant.assessment._mistakes import Mistake
@@ -26,6 +26,8 @@ from calibrant.predictions import Predictions
 from calibrant.predictions.events import EventKind
 from calibrant.predictions.folds import num_units
 from calibrant.reports import Document, Reportable
+
+calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
 
 MIN_GAIN_ERRORS = 2 / 3  # gain of a calibrator that is selected, in standard errors that allow for shared data
 REFINEMENT_MEANING = "NLL that remains after cross-fitted calibration"

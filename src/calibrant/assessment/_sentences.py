@@ -5,8 +5,10 @@ Every sentence is one template; words that depend on the evaluated event come fr
 
 import math
 from collections.abc import Callable
+from typing import Any
 
-from calibrant._core.kernels.solvers import Certificate
+from calibrant._core.kernels.roots import Certificate
+from calibrant._core.lazy import LazyModule
 from calibrant._core.numbers import (
     MAX_RARE_RATE,
     format_level,
@@ -19,12 +21,13 @@ from calibrant._core.numbers import (
 from calibrant._core.text import display_name, join_names
 from calibrant.assessment._label_remarks import class_label
 from calibrant.assessment._results import Assessment, Measurement
-from calibrant.calibrators import preserves_argmax
 from calibrant.metrics import Difference, observed_expected
 from calibrant.metrics.tables import Groups
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import quote
 from calibrant.predictions.validation.weights import FRACTIONS_NOTE, IMPORTANCE
+
+calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
 
 MAX_NAMED_GROUPS = 3
 HEADLINES = {
@@ -176,7 +179,7 @@ def _worst_bin_sentence(measurement: Measurement) -> str:
     event, bins = measurement.event, measurement.reliability_bins
     if float(bins.weight.max()) > MAX_BIN_SHARE:
         return ""
-    contributions = bins.weight * bins.gap.abs()  # ECE is their sum
+    contributions = bins.weight * abs(bins.gap)  # ECE is their sum
     worst = int(contributions.argmax())
     low, high = (float(edge) for edge in bins.edges[worst : worst + 2])
     part, total = (format_points(float(x)) for x in (contributions[worst], contributions.sum()))
@@ -308,7 +311,7 @@ def gain_sentence(assessment: Assessment) -> str:
 def _accuracy_sentence(assessment: Assessment) -> str:
     """Say how the accuracy changes, and whether a loss is significant. Return "" if it is not compared."""
     if assessment.changes is None:
-        return "" if preserves_argmax(assessment.best) else "It may change predicted classes."
+        return "" if calibrators.preserves_argmax(assessment.best) else "It may change predicted classes."
     change = assessment.changes_by_metric.get("accuracy")
     if change is None:
         return ""

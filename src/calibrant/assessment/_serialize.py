@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
+from calibrant._core.arrays import is_torch_array
 from calibrant.predictions import Predictions
 
 
@@ -26,7 +26,7 @@ def to_builtin(value: Any) -> Any:
 
     Classes and functions become {"name": NAME}; any other object becomes its class's name and its fields.
     """
-    if isinstance(value, Tensor | np.ndarray | np.generic):
+    if isinstance(value, np.ndarray | np.generic) or is_torch_array(value):
         return value.tolist()
     if value is None or isinstance(value, bool | int | float | str):
         return value

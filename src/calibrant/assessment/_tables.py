@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
 from calibrant._core.numbers import MAX_RARE_RATE, format_level, format_p_value, format_percent, format_points
 from calibrant._core.registry import CALIBRATORS
@@ -156,7 +156,7 @@ def classes_table(measurements: LabeledMeasurements) -> Table:
         [
             first.class_name(j),
             f"{int(classes.count[j]):,}",
-            *(share_text(column[j]) for column in columns),
+            *(share_text(float(column[j])) for column in columns),
             *(format_points(float(class_table.ece[j]), 2) for class_table in class_tables),
         ]
         for j in classes.worst_first[:MAX_TABLE_ROWS].tolist()
@@ -284,9 +284,9 @@ def _truncation_note(total: int, row_noun: str) -> str:
 # Cells
 
 
-def share_text(x: Tensor) -> str:
+def share_text(x: float) -> str:
     """Return a share in percent, or a dash for NaN."""
-    return "–" if x.isnan() else format_percent(float(x), 1)
+    return "–" if np.isnan(x) else format_percent(float(x), 1)
 
 
 def confidence_text(p: float) -> str:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 
 from calibrant._core.kernels.bins import GroupedScores
 from calibrant._core.types import InputError, NonNegativeInt, OpenFraction, Range, check_arguments
@@ -198,7 +197,7 @@ def performance(risk: np.ndarray, outcome: np.ndarray) -> Measures:
         with suppress(InputError):  # separated outcomes
             fitted = fit_logistic(np.column_stack([constant, logit]), outcome)
             slope = float(fitted.coefficients[1]), math.sqrt(fitted.covariance[1, 1])
-    scores = GroupedScores.from_scores(torch.from_numpy(risk), torch.from_numpy(outcome), None)
+    scores = GroupedScores.from_scores(risk, outcome, None)
     return {
         "slope": slope,
         "intercept": intercept,

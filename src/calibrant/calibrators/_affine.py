@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant._core.kernels.solvers import Certificate
+from calibrant._core.kernels.roots import Certificate
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import (
     InputError,
@@ -24,9 +24,10 @@ from calibrant._core.types import (
 )
 from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE, GRADIENT_TOLERANCE, AffineFit, fit_affine
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
-from calibrant.calibrators._fitting import Solution, example_mean, fit_method
+from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.calibrators._preconditioner import apply_affine
 from calibrant.calibrators._temperature import FitInput, drop_impossible, fit_nll_temperature
+from calibrant.metrics import nll
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units, split_folds
 
@@ -370,8 +371,7 @@ def _choose_penalty(
         loss = 0.0
         for training, validation in splits:
             last_fit = fit(training, strength, last_fit, COARSE_GRADIENT_TOLERANCE)
-            mean_log_p = example_mean(validation.apply(last_fit).log_likelihood, validation)
-            loss -= float(mean_log_p) * validation.total_weight  # the total NLL over all folds
+            loss += nll(validation.apply(last_fit)) * validation.total_weight  # the total NLL over all folds
         if loss < lowest_loss:
             best_penalty, best_fit = strength, last_fit
             lowest_loss, num_worse = loss, 0

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.lbfgs import CurvaturePairs, minimize
-from calibrant._core.kernels.softmax import LOG2_E
-from calibrant._core.kernels.solvers import MAX_OPTIMUM_GAP_NATS, Status, newton_decrement, newton_step
+from calibrant._core.kernels.roots import MAX_OPTIMUM_GAP_NATS, Status
+from calibrant._core.kernels.solvers import LOG2_E, newton_decrement, newton_step
+from calibrant._core.tensors import label_tensor
 from calibrant.calibrators._fitting import Fitted, Solution, example_mean, example_weights
 from calibrant.calibrators._preconditioner import (
     Preconditioner,
@@ -186,7 +187,7 @@ class _Problem:
         return cls(
             logits=logits,
             x=logits.to(dtype),
-            index=p.labels[:, None],
+            index=label_tensor(p)[:, None],
             row_shares=(example_weights(p) / p.total_weight)[:, None],
             identity=identity,
             center=center,

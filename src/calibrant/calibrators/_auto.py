@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from calibrant._core.kernels.solvers import Certificate, fit_mixture, newton
+from calibrant._core.kernels.roots import Certificate
+from calibrant._core.kernels.solvers import fit_mixture, newton
 from calibrant._core.registry import CALIBRATORS
+from calibrant._core.tensors import label_tensor, to_numpy
 from calibrant._core.types import AnyFloat, Logits, Range
 from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call, preserves_argmax, treats_classes_alike
@@ -265,7 +268,7 @@ def _eligible_families(
 
 
 def _out_of_fold_scores(
-    families: Sequence[CalibratorFamily], p: Predictions, fold: Tensor
+    families: Sequence[CalibratorFamily], p: Predictions, fold: np.ndarray
 ) -> tuple[Tensor, WarmStarts]:
     """Return out-of-fold scores of the labels by m families, (n m), and warm starts for a fit to all data.
 
@@ -289,7 +292,7 @@ def _nested_gain(
     families: Sequence[CalibratorFamily],
     handicaps: Sequence[float],
     p: Predictions,
-    fold: Tensor,
+    fold: np.ndarray,
     scores: Tensor,
     warm_starts: WarmStarts,
 ) -> Interval:
@@ -317,18 +320,18 @@ def _nested_gain(
         nested[i][j], nested[j][i] = (pair_scores[fold[in_pair] == side] for side in (j, i))
     mixed = scores.new_empty(len(p))  # log p of each label by the mixture
     for i, neighbors in enumerate(nested):
-        weighing = torch.cat([(fold == j).nonzero().flatten() for j in neighbors])
+        weighing = np.concatenate([np.flatnonzero(fold == j) for j in neighbors])
         weights, _ = _fit_weights(torch.cat([*neighbors.values()]), handicaps, p[weighing])
         mixed[fold == i] = _mix_scores(scores[fold == i], weights, p.k)
     # infinite if the uncalibrated probability of a label is 0
-    return cross_validated_mean(mixed - p.log_likelihood, num_folds, p, STATED_GAIN_LEVEL)
+    return cross_validated_mean(to_numpy(mixed) - p.log_likelihood, num_folds, p, STATED_GAIN_LEVEL)
 
 
 def _label_scores(p: Predictions) -> Tensor:
     """Return log p of each label (n), or its log-odds if there are two classes."""
     if p.k == 2:
-        return _log_odds(p.logits) * (2 * p.labels - 1)  # the sign is reversed for label 0
-    return p.log_likelihood.clamp_min(-MAX_LOG_ODDS)
+        return _log_odds(p.logits) * (2 * label_tensor(p) - 1)  # the sign is reversed for label 0
+    return torch.from_numpy(np.maximum(p.log_likelihood, -MAX_LOG_ODDS))
 
 
 def _log_odds(logits: Tensor) -> Tensor:
@@ -418,7 +421,10 @@ def _prior_weights(log_p: Tensor, handicaps: Sequence[float], p: Predictions) ->
     """
     handicap = torch.tensor(handicaps, dtype=torch.float64)
     best = example_mean(log_p, p).cpu().where(handicap == 0, -torch.inf).argmax()
-    gains = [Sample.from_values(gain, p.weights, p.clusters, p.examples) for gain in (log_p - log_p[:, best, None]).T]
+    gains = [
+        Sample.from_values(to_numpy(gain), p.weights, p.clusters, p.examples)
+        for gain in (log_p - log_p[:, best, None]).T
+    ]
     # One more example, unseen, may change a mean gain by about 1 nat / n
     errors = [math.hypot(x.error, UNSEEN_EXAMPLE_NATS / (x.degrees + 1)) for x in gains]
     ahead = torch.tensor([x.mean / error for x, error in zip(gains, errors, strict=True)], dtype=torch.float64)

@@ -13,14 +13,10 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from calibrant._core.kernels.lbfgs import Minimum
-from calibrant._core.kernels.solvers import (
-    Certificate,
-    PointEvaluation,
-    increasing_root,
-    newton,
-    newton_decrement,
-)
+from calibrant._core.kernels.roots import Certificate, PointEvaluation, increasing_root
+from calibrant._core.kernels.solvers import newton, newton_decrement
 from calibrant._core.registry import CALIBRATORS
+from calibrant._core.tensors import label_tensor
 from calibrant._core.types import FiniteScalar, FiniteVector, InputError, Logits, PositiveScalar
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, MIN_RIDGE
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
@@ -193,9 +189,9 @@ class Quadratic:
 def fit_platt(p: Predictions, *, monotone: bool = True) -> Solution[Platt]:
     """Fit `Platt` without a certificate: labels 1 and 0 become Platt's targets (n1 + 1) / (n1 + 2) and 1 / (n0 + 2)."""
     s, scale, limit = _fitting_scores(p, "Platt")
-    n1 = example_mean(p.labels.double(), p) * p.total_weight  # total weight of label 1
+    n1 = example_mean(label_tensor(p).double(), p) * p.total_weight  # total weight of label 1
     n0 = p.total_weight - n1
-    targets = torch.where(p.labels == 1, (n1 + 1) / (n1 + 2), 1 / (n0 + 2))
+    targets = torch.where(label_tensor(p) == 1, (n1 + 1) / (n1 + 2), 1 / (n0 + 2))
     reference = torch.stack([1 / scale, torch.zeros_like(scale)])  # (w, c) of `_Logistic` for the map s / scale
     problem = _Logistic.from_features(s[:, None], targets, p, reference)
     slack = 2 / p.total_weight  # the targets may raise the NLL of the labels
@@ -206,7 +202,7 @@ def fit_logistic(p: Predictions) -> Solution[Logistic]:
     """Fit `Logistic` without a certificate."""
     s, scale, limit = _fitting_scores(p, "Logistic")
     reference = torch.stack([1 / scale, torch.zeros_like(scale)])  # (w, c) of `_Logistic` for the map s / scale
-    problem = _Logistic.from_features(s[:, None], p.labels.double(), p, reference, ridge=TINY_RIDGE)
+    problem = _Logistic.from_features(s[:, None], label_tensor(p).double(), p, reference, ridge=TINY_RIDGE)
     return problem.fit(lambda w, c: Logistic(w[0], c, limit), monotone=False)
 
 
@@ -214,7 +210,7 @@ def fit_intercept(p: Predictions) -> Solution[Intercept]:
     """Fit `Intercept` without a certificate: the b at which as many events are expected as happened."""
     s, _, limit = _fitting_scores(p, "Intercept")
     w, n = example_weights(p), p.total_weight
-    num_events = float(w @ p.labels.double())
+    num_events = float(w @ label_tensor(p).double())
     events = min(max(num_events, min(0.5, n / 2)), n - min(0.5, n / 2))
 
     def excess(b: float) -> PointEvaluation:
@@ -237,7 +233,7 @@ def fit_beta(p: Predictions, *, monotone: bool = True) -> Solution[Beta]:
     s, scale, limit = _fitting_scores(p, "Beta")
     # (w, c) of `_Logistic` for the map s / scale, as log p - log(1 - p) is s
     reference = torch.stack([1 / scale, 1 / scale, torch.zeros_like(scale)])
-    problem = _Logistic.from_features(_beta_features(s), p.labels.double(), p, reference)
+    problem = _Logistic.from_features(_beta_features(s), label_tensor(p).double(), p, reference)
     return problem.fit(lambda w, c: Beta(w[0], w[1], c, limit), monotone=monotone)
 
 
@@ -248,7 +244,7 @@ def fit_quadratic(p: Predictions, *, monotone: bool = True) -> Solution[Quadrati
     ends = torch.stack([low, high])
     # (w, c) of `_Logistic` for the map s / scale: its slopes at both ends, and its value at the lower end
     reference = torch.stack([1 / scale, 1 / scale, low / scale])
-    problem = _Logistic.from_features(_quadratic_features(s, ends), p.labels.double(), p, reference)
+    problem = _Logistic.from_features(_quadratic_features(s, ends), label_tensor(p).double(), p, reference)
     return problem.fit(lambda w, c: Quadratic(ends, w, c, limit), monotone=monotone)
 
 
@@ -268,7 +264,7 @@ def _fitting_scores(p: Predictions, name: str) -> tuple[Tensor, Tensor, Tensor]:
     s = s.clamp(-limit, limit)
     magnitude = s.abs()
     positive = magnitude > 0
-    scale = weighted_median(magnitude[positive], None if p.weights is None else p.weights[positive])
+    scale = weighted_median(magnitude[positive], None if p.weights is None else example_weights(p)[positive])
     return s, scale, limit
 
 

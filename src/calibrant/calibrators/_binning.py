@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal, NamedTuple
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from calibrant._core.arguments import Count, OpenFraction, Range, check_arguments
 from calibrant._core.kernels.bins import Bins, GroupedScores, edges_between, unbounded_bin_index
-from calibrant._core.kernels.solvers import Certificate, worst_status
+from calibrant._core.kernels.roots import Certificate, worst_status
+from calibrant._core.lazy import special
 from calibrant._core.registry import CALIBRATORS
-from calibrant._core.types import Allows, FiniteVector, Index, InputError, Logits, PerBin
+from calibrant._core.tensors import label_tensor, to_numpy
+from calibrant._core.types import Allows, FiniteVector, Index, InputError, Logits, PerBinTensor
 from calibrant.calibrators._binary import Platt
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._confidence import (
@@ -29,7 +31,6 @@ from calibrant.calibrators._confidence import (
     replace_confidence,
 )
 from calibrant.calibrators._fitting import Solution, example_weights, fit_method, status_of
-from calibrant.calibrators._isotonic import interpolate
 from calibrant.calibrators._temperature import Temperature
 from calibrant.predictions import Predictions
 
@@ -61,7 +62,7 @@ class HistogramBinning:
     """
 
     edges: FiniteVector  # (b + 1)
-    accuracy: PerBin  # nan if the bin was empty
+    accuracy: PerBinTensor  # nan if the bin was empty
     of: BinnedEvent = "top"
     certificate: Certificate | None = None
     capabilities = BINNING_CAPABILITIES
@@ -81,7 +82,7 @@ class HistogramBinning:
         event = binned_event(p)
         events = p.with_event(event).events
         table = Bins.undivided(bins, events.by_score) if scheme == "equal_mass" else events.equal_width(bins)
-        fitted = cls(table.edges, table.accuracy, event)
+        fitted = cls(torch.from_numpy(table.edges), torch.from_numpy(table.accuracy), event)
         # No metric was minimized: the certificate reports the ECE before and after
         return Solution(fitted, "closed form", criterion=f"ece(bins={bins})").with_certificate(p)
 
@@ -104,7 +105,7 @@ class TopLabelBinning:
 
     group: BinSetIndices  # (k) int64: the row of bins of each predicted class; 0 is the shared one
     edges: LogOddsEdges  # (groups, b - 1) inner edges in log-odds, padded with +inf
-    accuracy: PerBin  # (groups, b), nan if there was no example
+    accuracy: PerBinTensor  # (groups, b), nan if there was no example
     count: BinCounts  # (groups, b) int64: examples behind each accuracy
     of: BinnedEvent = "top"
     certificate: Certificate | None = None
@@ -130,7 +131,7 @@ class TopLabelBinning:
         event = binned_event(p)
         class_index = _binned_class(p.logits, event)
         score = _log_odds(p.logits, class_index)
-        correct = (class_index == p.labels).double()
+        correct = (class_index == label_tensor(p)).double()
         weights = example_weights(p)
         # One of two classes, if it is evaluated, has the shared bins alone
         has_own_bins = (torch.bincount(class_index, weights, minlength=p.k) >= points) & (event == "top")
@@ -183,7 +184,7 @@ class ScalingBinning:
 
     scaler: Temperature | Platt
     edges: FiniteVector  # (b + 1) of the scaled confidence
-    value: PerBin  # nan if the bin was empty
+    value: PerBinTensor  # nan if the bin was empty
     of: BinnedEvent = "top"
     certificate: Certificate | None = None
     capabilities = BINNING_CAPABILITIES
@@ -201,7 +202,7 @@ class ScalingBinning:
         scaler = Temperature.fit(p) if event == "top" else Platt.fit(p)
         table = Bins.undivided(bins, p.apply(scaler).with_event(event).events.by_score)
         status = worst_status("closed form", status_of(scaler))
-        fitted = cls(scaler, table.edges, table.confidence, event)
+        fitted = cls(scaler, torch.from_numpy(table.edges), torch.from_numpy(table.confidence), event)
         return Solution(fitted, status, criterion=f"ece(bins={bins})").with_certificate(p)
 
     @calibrator_call
@@ -223,7 +224,7 @@ class BayesianBinning:
     """
 
     edges: FiniteVector  # (s + 1): the edges of all binnings
-    value: PerBin  # (s): the average in each interval
+    value: PerBinTensor  # (s): the average in each interval
     of: BinnedEvent = "top"
     certificate: Certificate | None = None
     capabilities = BINNING_CAPABILITIES
@@ -237,14 +238,15 @@ class BayesianBinning:
         min_bins = max(1, math.floor(n ** (1 / 3) / 10))
         max_bins = max(1, min(math.floor(n), math.floor(10 * n ** (1 / 3))))
         binnings = [_beta_binning(b, by_score) for b in range(min_bins, max_bins + 1)]
-        posterior = torch.stack([binning.log_evidence for binning in binnings]).softmax(0)
-        inner_edges = torch.cat([binning.edges[1:-1] for binning in binnings]).unique()
-        edges = torch.cat([inner_edges.new_zeros(1), inner_edges, inner_edges.new_ones(1)])
-        value = torch.zeros_like(edges[1:])
+        posterior = special.softmax([binning.log_evidence for binning in binnings])
+        inner_edges = np.unique(np.concatenate([binning.edges[1:-1] for binning in binnings]))
+        edges = np.concatenate([[0.0], inner_edges, [1.0]])
+        value = np.zeros(len(edges) - 1)
         for probability, binning in zip(posterior, binnings, strict=True):  # no binning changes between two edges
             value += probability * binning.means[unbounded_bin_index(binning.edges, edges[1:])]
         # No metric was minimized: let the certificate report the ECE
-        return Solution(cls(edges, value, event), "closed form", criterion="ece(bins=15)").with_certificate(p)
+        fitted = cls(torch.from_numpy(edges), torch.from_numpy(value), event)
+        return Solution(fitted, "closed form", criterion="ece(bins=15)").with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
@@ -270,7 +272,8 @@ def _log_odds(logits: Tensor, class_index: Tensor) -> Tensor:
 
 def _look_up(edges: Tensor, value: Tensor, confidence: Tensor) -> Tensor:
     """Return the value of each confidence's bin, or the confidence itself if the bin is empty (nan)."""
-    return _fill_nan(value[unbounded_bin_index(edges, confidence)], confidence)
+    index = torch.searchsorted(edges[1:-1], confidence.contiguous())  # as `unbounded_bin_index`
+    return _fill_nan(value[index], confidence)
 
 
 def _fill_nan(value: Tensor, fallback: Tensor) -> Tensor:
@@ -296,28 +299,31 @@ def _uniform_mass_bins(score: Tensor, correct: Tensor, weights: Tensor, points: 
         The inner edges, (b - 1), each halfway to the next score; and the accuracy and number of the examples of each
         bin, both (b).
     """
-    groups = GroupedScores.from_scores(score, correct, weights)
-    weight_up_to, correct_up_to = (F.pad(x.cumsum(0), (1, 0)) for x in (groups.total_weight, groups.correct))
+    groups = GroupedScores.from_scores(*(to_numpy(x) for x in (score, correct, weights)))
+    weight_up_to, correct_up_to = (np.append(0.0, x.cumsum()) for x in (groups.total_weight, groups.correct))
     n = float(weight_up_to[-1])
     bins = max(1, math.floor(n) // points)
-    ranks = score.new_tensor([math.ceil(b * (n + 1) / bins) for b in range(1, bins)])
-    index = torch.searchsorted(weight_up_to[1:], ranks)  # of the score with each rank
-    next_value = torch.cat([groups.value[1:], groups.value.new_full((1,), math.inf)])
+    ranks = [float(math.ceil(b * (n + 1) / bins)) for b in range(1, bins)]
+    index = np.searchsorted(weight_up_to[1:], ranks)  # of the score with each rank
+    next_value = np.append(groups.value[1:], math.inf)
     edges = edges_between(groups.value[index], next_value[index])
     # Weight at the ends of each bin, without one example of the upper edge
     ends = weight_up_to[index + 1]
-    low = F.pad(ends, (1, 0))
-    high = torch.cat([ends - groups.total_weight[index].clamp_max(1), weight_up_to[-1:]]).maximum(low)
-    num_correct = interpolate(weight_up_to, correct_up_to, torch.stack([low, high])).diff(dim=0).squeeze(0)
-    return edges, num_correct / (high - low), (high - low).long()
+    low = np.append(0.0, ends)
+    high = np.maximum(np.append(ends - np.minimum(groups.total_weight[index], 1), weight_up_to[-1]), low)
+    num_correct = np.diff(np.interp([low, high], weight_up_to, correct_up_to), axis=0)[0]
+    with np.errstate(invalid="ignore"):  # NaN in an empty bin
+        means = num_correct / (high - low)
+    counts = (high - low).astype(np.int64)
+    return torch.from_numpy(edges), torch.from_numpy(means), torch.from_numpy(counts)
 
 
 class _BetaBinning(NamedTuple):
     """An equal-mass binning of `BayesianBinning`."""
 
-    edges: Tensor  # (bins + 1)
-    means: Tensor  # (bins) posterior mean of the accuracy in each bin
-    log_evidence: Tensor  # scalar, logarithm of the marginal likelihood
+    edges: np.ndarray  # (bins + 1)
+    means: np.ndarray  # (bins) posterior mean of the accuracy in each bin
+    log_evidence: float  # logarithm of the marginal likelihood
 
 
 def _beta_binning(bins: int, by_score: GroupedScores) -> _BetaBinning:
@@ -331,10 +337,9 @@ def _beta_binning(bins: int, by_score: GroupedScores) -> _BetaBinning:
     """
     table = Bins.undivided(bins, by_score)
     n = table.weight * by_score.cumulative_weight[-1]  # number of examples in each bin
-    m = table.accuracy.nan_to_num() * n  # number of right ones, 0 in an empty bin
-    middle = ((table.edges[1:] + table.edges[:-1]) / 2).clamp(MIN_PRIOR_MEAN, 1 - MIN_PRIOR_MEAN)
+    m = np.nan_to_num(table.accuracy) * n  # number of right ones, 0 in an empty bin
+    middle = np.clip((table.edges[1:] + table.edges[:-1]) / 2, MIN_PRIOR_MEAN, 1 - MIN_PRIOR_MEAN)
     a, b = 2 / bins * middle, 2 / bins * (1 - middle)
     # Logarithms of the Beta functions that normalize prior and posterior; their ratio is the marginal likelihood
-    log_prior = a.lgamma() + b.lgamma() - (a + b).lgamma()
-    log_posterior = (m + a).lgamma() + (n - m + b).lgamma() - (n + a + b).lgamma()
-    return _BetaBinning(table.edges, (m + a) / (n + a + b), (log_posterior - log_prior).sum())
+    log_prior, log_posterior = special.betaln(a, b), special.betaln(m + a, n - m + b)
+    return _BetaBinning(table.edges, (m + a) / (n + a + b), float((log_posterior - log_prior).sum()))

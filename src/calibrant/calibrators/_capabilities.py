@@ -9,9 +9,11 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant._core.arrays import to_numpy
 from calibrant._core.types import InputError
 
 Call = Callable[[Any, Tensor], Tensor]
@@ -71,12 +73,26 @@ def calibrator_call(call: Call) -> Call:
     if the calibrator promises to preserve it.
     """
 
+    @takes_arrays
     @wraps(call)
     def checked(self: Any, logits: Tensor) -> Tensor:
         calibrated = call(prepare(self, logits), logits).to(logits.dtype)
         return restore_argmax(calibrated, logits) if preserves_argmax(self) else calibrated
 
     return checked
+
+
+def takes_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a method of tensors of logits, so that arrays come out where an array goes in."""
+
+    @wraps(call)
+    def on_tensors(self: Any, logits: Any, *columns: Any) -> Any:
+        if not isinstance(logits, np.ndarray):
+            return call(self, logits, *columns)
+        result = call(self, torch.as_tensor(logits), *columns)
+        return tuple(map(to_numpy, result)) if isinstance(result, tuple) else to_numpy(result)
+
+    return on_tensors
 
 
 def prepare(calibrator: Any, logits: Any) -> Any:

@@ -6,10 +6,12 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import Any
 
-import torch
+import numpy as np
 
 from calibrant._core.arguments import NonNegativeInt, NumFolds, check_arguments
-from calibrant._core.kernels.solvers import Certificate, worst_status
+from calibrant._core.arrays import namespace
+from calibrant._core.kernels.roots import Certificate, worst_status
+from calibrant._core.kernels.softmax import log_sum_exp
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import Calibrator, CalibratorText, Categories, ColumnMap, InputError, Logits
 from calibrant.calibrators._capabilities import (
@@ -18,6 +20,7 @@ from calibrant.calibrators._capabilities import (
     num_classes,
     preserves_argmax,
     restore_argmax,
+    takes_arrays,
     treats_classes_alike,
 )
 from calibrant.calibrators._fitting import Solution, fit_function, fit_method, has_parameter, status_of
@@ -79,6 +82,7 @@ class Chain:
         """Return second(first(z))."""
         return self.second(self.first(logits.double()))
 
+    @takes_arrays
     def map_columns(self, logits: Logits, columns: Mapping[str, Categories]) -> Logits:
         """Return second(first(z)) as a call does, with the columns for calibrators that need them, such as groups."""
         z = apply_calibrator(self.first, logits.double(), columns)
@@ -138,8 +142,8 @@ def pool(*members: Predictions) -> Predictions:
         InputError: if the members' labels or shapes differ.
 
     >>> a, b = Predictions([[0.0, -torch.inf]], [0]), Predictions([[-torch.inf, 0.0]], [0])
-    >>> pool(a, b).logits.exp()
-    tensor([[0.5000, 0.5000]], dtype=torch.float64)
+    >>> np.exp(pool(a, b).logits)
+    array([[0.5, 0.5]])
     """
     if not members:
         raise InputError("Expected at least one member, got none. Try pool(first, second).", code="no_members")
@@ -147,15 +151,16 @@ def pool(*members: Predictions) -> Predictions:
     members = tuple(member.reorder_classes(first.class_names) for member in members)
     for member in members:
         shape, first_shape = tuple(member.logits.shape), tuple(first.logits.shape)
-        if shape != first_shape or not torch.equal(member.labels, first.labels):
+        if shape != first_shape or not np.array_equal(member.labels, first.labels):
             difference = "different labels" if shape == first_shape else f"logits of shapes {first_shape} and {shape}"
             raise InputError(
                 f"Expected members that predict the same examples in the same order, got {difference}. Try sorting the "
                 "examples of each member alike.",
                 code="different_examples",
             )
-    stack = torch.stack([member.logits.double().log_softmax(-1) for member in members])
-    return first.with_logits(stack.logsumexp(0) - math.log(len(members)))  # the log of the mean probabilities
+    logits = [member.double().logits for member in members]
+    stack = namespace(*logits).stack([z - log_sum_exp(z)[:, None] for z in logits], axis=-1)
+    return first.with_logits(log_sum_exp(stack) - math.log(len(members)))  # the log of the mean probabilities
 
 
 def fitting_digests(calibrator: object) -> set[str]:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.softmax import class_probability, top_label
-from calibrant._core.types import Logits, PerExample
+from calibrant._core.tensors import like_logits
+from calibrant._core.types import Logits
 from calibrant.calibrators._capabilities import certified_classes
 from calibrant.predictions import Predictions
 
@@ -25,12 +26,13 @@ def binned_num_classes(calibrator: Any) -> int:
     return certified_classes(calibrator) if calibrator.of == "top" else 2
 
 
-def confidence(logits: Logits, event: BinnedEvent) -> PerExample:
+def confidence(logits: Logits, event: BinnedEvent) -> Tensor:
     """Return the probability of the event, with the same rounding as `Predictions.events`."""
-    return top_label(logits, logits.argmax(-1))[0] if event == "top" else class_probability(logits, event)
+    values = top_label(logits, logits.argmax(-1))[0] if event == "top" else class_probability(logits, event)
+    return like_logits(values, logits)
 
 
-def replace_confidence(logits: Logits, confidence: PerExample, event: BinnedEvent = "top") -> Logits:
+def replace_confidence(logits: Logits, confidence: Tensor, event: BinnedEvent = "top") -> Logits:
     """Return log p with a new probability for the predicted class, or for one class of two.
 
     The other classes keep their proportions, but none exceeds the predicted class: the surplus goes to smaller ones.

@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._core.kernels.solvers import Certificate, Mixture, fit_mixture, worst_status
+from calibrant._core.kernels.roots import Certificate, worst_status
+from calibrant._core.kernels.solvers import Mixture, fit_mixture
 from calibrant._core.registry import CALIBRATORS
+from calibrant._core.tensors import label_tensor, weight_tensor
 from calibrant._core.types import FractionVector, Logits, PositiveScalar
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, example_mean, fit_method
@@ -55,8 +57,8 @@ class EnsembleTemperature:
         z = p.logits.double()
         members = [(z / temperature).softmax(-1), z.softmax(-1), torch.full_like(z, 1 / p.k)]  # (n k) each
         if criterion == "nll":
-            index = p.labels[:, None]
-            mixture_fit = fit_mixture(torch.cat([probs.gather(1, index) for probs in members], 1), p.weights)
+            index = label_tensor(p)[:, None]
+            mixture_fit = fit_mixture(torch.cat([probs.gather(1, index) for probs in members], 1), weight_tensor(p))
         else:
             mixture_fit = _brier_weights(members, p)
         fitted, status = cls(temperature, mixture_fit.shares), worst_status(status, mixture_fit.status)
@@ -85,7 +87,7 @@ def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Liter
     """
     from scipy.optimize import minimize_scalar  # slow to import
 
-    z, index = p.logits, p.labels[:, None]
+    z, index = p.logits, label_tensor(p)[:, None]
 
     def brier(u: float) -> float:
         """Return the Brier score at T = exp(u), the mean of sum_j q_j^2 - 2 q_y + 1."""
@@ -111,7 +113,7 @@ def _brier_weights(members: list[Tensor], p: Predictions) -> Mixture:
     """
     from scipy.optimize import minimize  # slow to import
 
-    index, m = p.labels[:, None], len(members)
+    index, m = label_tensor(p)[:, None], len(members)
     products = [example_mean((a * b).sum(1), p) for a in members for b in members]
     quadratic = torch.stack(products).view(m, m).cpu()
     linear = torch.stack([example_mean(probs.gather(1, index)[:, 0], p) for probs in members]).cpu()

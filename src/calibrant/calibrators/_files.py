@@ -14,9 +14,9 @@ from torch import Tensor
 
 from calibrant._core.files import apply_umask
 from calibrant._core.foreign import parse_json
-from calibrant._core.kernels.digests import tensors_digest
+from calibrant._core.kernels.digests import arrays_digest
 from calibrant._core.kernels.overlap import Sketch
-from calibrant._core.kernels.solvers import Certificate
+from calibrant._core.kernels.roots import Certificate
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.tensors import read_tensors
 from calibrant._core.text import to_one_line
@@ -83,7 +83,7 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
         "calibrator": json.dumps(encoded, sort_keys=True, allow_nan=False),
     }
     try:
-        save_file(tensors, path, meta | {"sha256": tensors_digest(meta, tensors)})
+        save_file(tensors, path, meta | {"sha256": arrays_digest(meta, tensors)})
         apply_umask(Path(path))
     except (SafetensorError, OSError) as error:
         raise InputError(
@@ -95,7 +95,7 @@ def content_digest(value: object) -> str:
     """Return the SHA-256 hex digest of a calibrator, or another value that `save` takes, from its fields."""
     tensors: dict[str, Tensor] = {}
     encoded = _encode(value, "", tensors)
-    return tensors_digest({"content": json.dumps(encoded, sort_keys=True)}, tensors)
+    return arrays_digest({"content": json.dumps(encoded, sort_keys=True)}, tensors)
 
 
 def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
@@ -311,7 +311,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         )
     stored_checksum = meta.pop("sha256", "")  # the checksum covers the other keys
     keys = METADATA_KEYS | {key for key, since in KEY_VERSIONS.items() if int(version) >= since}
-    if meta.keys() != keys or stored_checksum != tensors_digest(meta, tensors):
+    if meta.keys() != keys or stored_checksum != arrays_digest(meta, tensors):
         raise InputError(
             f"Expected the checksum in {path}, got another: the file was damaged or changed. Try saving it again.",
             code="checksum",

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from calibrant._core import registry
-from calibrant._core.kernels.solvers import Certificate, Status
+from calibrant._core.arrays import call_with_arrays
+from calibrant._core.kernels.roots import Certificate, Status
+from calibrant._core.tensors import weight_tensor, with_tensors
 from calibrant._core.types import InputError
 from calibrant.calibrators._capabilities import to_device
-from calibrant.metrics import nll
+from calibrant.metrics import accuracy, nll
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import FitFunction
 from calibrant.predictions.masks import replace_masks
@@ -46,7 +48,7 @@ class Solution(Generic[Fitted]):
         """
         fitted: Any = self.calibrator
         compared = (p, p.double().apply(fitted))
-        accuracy_before, accuracy_after = (float(example_mean(q.outcomes.correct, p)) for q in compared)
+        accuracy_before, accuracy_after = (float(accuracy(q)) for q in compared)
         nll_before, nll_after = (0.0 + float(nll(q)) for q in compared)  # the sum turns -0.0 into 0.0
         before, after = nll_before, nll_after
         if self.criterion != "nll":
@@ -85,7 +87,7 @@ def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]
     @wraps(method)
     def fit(cls: Any, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Fitted:
         with as_predictions(predictions, labels, weights, in_chunks=False) as validated:
-            p = validated
+            p = tensors = with_tensors(validated)
             # Passed on as they are: they do not change what is fitted, and an earlier fit has no type to check
             passed_on = {name: settings.pop(name) for name in ("warm_start", "estimate_gain") if name in settings}
             if p.weights is not None and not bool((p.weights > 0).all()):
@@ -94,7 +96,7 @@ def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]
             fitted = method(cls, p, **passed_on, **registry.check_settings(method, settings, cls.__name__))  # pyright: ignore
             fitted = to_device(fitted, "cpu")
             # The digest of the given rows, not of the changed ones, is what `calibrate` compares
-            return fitted if p is validated else _with_data_digest(fitted, validated)
+            return fitted if p is tensors else _with_data_digest(fitted, validated)
 
     # By which `fit_function` tells this fit from a user's own, which takes arrays
     fit.takes_predictions = True  # pyright: ignore[reportAttributeAccessIssue]
@@ -175,14 +177,14 @@ def _fit_arrays(function: Callable[..., Any], name: str, p: Predictions, **warm_
     """
     is_weighted, p = p.weights is not None, p.with_both_orders()
     if not is_weighted:  # both orders of pairs have equal weights then
-        return function(p.logits, p.labels, **warm_start)
+        return call_with_arrays(function, p.logits, p.labels, **warm_start)
     if not has_parameter(function, "weights"):
         raise InputError(
             f"Expected predictions without weights, because the fit of {name} takes none. Try leaving the weights out, "
             "or give the fit a parameter weights=None.",
             code="weights_refused",
         )
-    return function(p.logits, p.labels, weights=p.weights, **warm_start)
+    return call_with_arrays(function, p.logits, p.labels, weights=p.weights, **warm_start)
 
 
 def has_parameter(function: Callable[..., Any], parameter: str) -> bool:
@@ -223,12 +225,14 @@ def _count_impossible(p: Predictions) -> int:
 
 def example_weights(p: Predictions) -> Tensor:
     """Return the weight of every example, (n) float64: 1 if predictions have no weights."""
-    return torch.ones(len(p), dtype=torch.float64, device=p.logits.device) if p.weights is None else p.weights
+    w = weight_tensor(p)
+    return torch.ones(len(p), dtype=torch.float64, device=p.logits.device) if w is None else w
 
 
 def example_mean(values: Tensor, p: Predictions) -> Tensor:
     """Return the weighted mean of values (n, ...) over examples."""
-    return values.mean(0) if p.weights is None else p.weights @ values / p.total_weight
+    w = weight_tensor(p)
+    return values.mean(0) if w is None else w @ values / p.total_weight
 
 
 def weighted_median(values: Tensor, weights: Tensor | None) -> Tensor:

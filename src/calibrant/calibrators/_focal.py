@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from calibrant import theory
-from calibrant._core.kernels.solvers import Certificate
+from calibrant._core.kernels.roots import Certificate
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import InputError, Logits, MetricText, PositiveFloat, PositiveScalar, Range, Scalar
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call

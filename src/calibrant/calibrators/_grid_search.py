@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant import theory
 from calibrant._core import registry
-from calibrant._core.kernels.solvers import first_minimum, map_row_chunks
-from calibrant.calibrators._fitting import example_mean
+from calibrant._core.kernels.roots import first_minimum
+from calibrant._core.kernels.threads import map_row_chunks
+from calibrant.metrics import signed_gap
 from calibrant.predictions import Predictions
 
 BOUND_ROUNDING = 1e-9  # by which rounding may lift a bound above the value that it bounds
@@ -139,11 +141,11 @@ def _bound_parts(metric: registry.Method, p: Predictions) -> tuple[BoundParts, C
 
 def _gap_parts(p: Predictions, _: float) -> tuple[float, float]:
     """Return mean confidence - accuracy and its negative, whose maximum is a lower bound of a binned error."""
-    gap = float(example_mean(p.events.confidence - p.events.outcome, p))
+    gap = signed_gap(p)
     return gap, -gap
 
 
 def _nll_parts(p: Predictions, nll: float) -> tuple[float, float]:
     """Return the means of log(p_top / p_y) and of -log p_top, whose sum is the NLL."""
-    rising = -float(example_mean(p.outcomes.confidence.log(), p))
+    rising = -float(np.average(np.log(p.outcomes.confidence), weights=p.weights))
     return (nll - rising if nll < math.inf else math.inf), rising

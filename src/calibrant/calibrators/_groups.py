@@ -4,17 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from calibrant._core.kernels.solvers import Certificate
+from calibrant._core.kernels.roots import Certificate
 from calibrant._core.kernels.threads import thread_limit
 from calibrant._core.registry import CALIBRATORS
+from calibrant._core.tensors import label_tensor, like_logits
 from calibrant._core.text import shorten_list
 from calibrant._core.types import FINITE_RANGE, CalibratorText, Categories, FiniteVector, InputError, Logits, Range
 from calibrant.calibrators._affine import LOG_PROB_FLOOR, BiasCorrectedTemperature
-from calibrant.calibrators._capabilities import Capabilities, calibrator_call, prepare
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call, prepare, takes_arrays
 from calibrant.calibrators._compose import Chain
 from calibrant.calibrators._fitting import (
     TINY_DIVISOR,
@@ -117,6 +119,7 @@ class GroupCalibrated:
             )
         return self.pooled(logits)
 
+    @takes_arrays
     def map_columns(self, logits: Logits, columns: Mapping[str, Categories]) -> Logits:
         """Return logits with the correction of each row's group. Without groups, do as `__call__` does."""
         if "groups" not in columns:
@@ -127,7 +130,7 @@ class GroupCalibrated:
         groups = columns["groups"]
         # Row of `slopes` and `biases`: first for each group of the predictions, which may be new, then for each row
         indices = group_positions(groups.names, self.names, len(self.names))
-        index = torch.tensor(indices, device=logits.device)[groups.index]
+        index = like_logits(np.array(indices)[groups.index], logits)
         return (fitted.pooled(logits.double()) * slopes[index, None] + biases[index]).to(logits.dtype)
 
     def of_group(self, name: str) -> Chain:
@@ -154,15 +157,15 @@ class GroupCalibrated:
         return (note,) if unknown else ()
 
 
-def _nonempty_groups(p: Predictions) -> tuple[tuple[str, ...], Tensor]:
+def _nonempty_groups(p: Predictions) -> tuple[tuple[str, ...], np.ndarray]:
     """Return the names of nonempty groups (none without groups), and the index of each example's group."""
     if p.groups is None or p.group_names is None:
-        return (), torch.zeros(len(p), dtype=torch.int64)
-    codes, index = p.groups.unique(return_inverse=True)
+        return (), np.zeros(len(p), dtype=np.int64)
+    codes, index = np.unique(p.groups, return_inverse=True)
     return tuple(p.group_names[i] for i in codes.tolist()), index
 
 
-def _posterior_means(p: Predictions, groups: list[Tensor]) -> Tensor:
+def _posterior_means(p: Predictions, groups: list[np.ndarray]) -> Tensor:
     """Return the posterior mean differences of every group from the common calibrator, (m d).
 
     The d differences are of the slope from 1 and, with at most 64 classes, of the k biases from 0. Each group is fitted
@@ -227,7 +230,7 @@ def _group_posterior(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]
     weights = example_weights(p) / _design_effect(x, p)  # examples of a cluster count as fewer independent ones
     priors_per_block = max(1, MAX_BLOCK_ELEMENTS // x.numel())  # which bounds the memory
     with thread_limit(x.numel() * min(priors_per_block, len(precision))):
-        blocks = [_posterior_modes(x, p.labels, weights, block) for block in precision.split(priors_per_block)]
+        blocks = [_posterior_modes(x, label_tensor(p), weights, block) for block in precision.split(priors_per_block)]
     modes, log_evidence = (torch.cat(parts) for parts in zip(*blocks, strict=True))
     return modes, log_evidence
 
@@ -244,9 +247,9 @@ def _design_effect(log_probs: Tensor, p: Predictions) -> float:
     """
     if p.clusters is None:
         return 1.0
-    residuals = (torch.nn.functional.one_hot(p.labels, p.k) - log_probs.exp()) * example_weights(p)[:, None]
-    codes, index = p.clusters.unique(return_inverse=True)
-    cluster_sums = torch.zeros(len(codes), p.k, dtype=torch.float64).index_add_(0, index, residuals)
+    residuals = (torch.nn.functional.one_hot(label_tensor(p), p.k) - log_probs.exp()) * example_weights(p)[:, None]
+    codes, index = np.unique(p.clusters, return_inverse=True)
+    cluster_sums = torch.zeros(len(codes), p.k, dtype=torch.float64).index_add_(0, torch.from_numpy(index), residuals)
     return max(1.0, float(cluster_sums.square().sum() / residuals.square().sum().clamp_min(TINY_DIVISOR)))
 
 

@@ -11,11 +11,12 @@ from torch import Tensor
 from calibrant._core.kernels import minorant
 from calibrant._core.kernels.bins import GroupedScores
 from calibrant._core.kernels.dispatch import kernels
-from calibrant._core.kernels.solvers import Certificate
+from calibrant._core.kernels.roots import Certificate
 from calibrant._core.kernels.sorting import TIE_TOLERANCE
 from calibrant._core.registry import CALIBRATORS
+from calibrant._core.tensors import label_tensor, to_numpy, weight_tensor
 from calibrant._core.types import FractionVector, Logits, PositiveFloat, Range, StartIndices
-from calibrant.calibrators._capabilities import Capabilities, calibrator_call, prepare
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call, prepare, takes_arrays
 from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.predictions import Predictions
 
@@ -50,7 +51,7 @@ class Isotonic:
             floor: Smallest fitted probability before rows are divided by their sum.
         """
         probs = p.logits.double().softmax(-1)
-        curves = [_fit_curve(p_j, (p.labels == j).double(), p.weights) for j, p_j in enumerate(probs.T)]
+        curves = [_fit_curve(p_j, (label_tensor(p) == j).double(), weight_tensor(p)) for j, p_j in enumerate(probs.T)]
         # Points and fitted values, one class after the other
         x, value = (torch.cat(part) for part in zip(*curves, strict=True))
         fitted = cls(x, value, _class_starts([len(x_j) for x_j, _ in curves], x), floor)
@@ -91,8 +92,8 @@ class SharedIsotonic:
             epsilon: Slope of the line that is added to the curve.
         """
         probs = p.logits.double().softmax(-1)
-        y = torch.zeros_like(probs).scatter_(1, p.labels[:, None], 1.0)
-        weights = None if p.weights is None else p.weights.repeat_interleave(probs.shape[1])
+        y = torch.zeros_like(probs).scatter_(1, label_tensor(p)[:, None], 1.0)
+        weights = None if (w := weight_tensor(p)) is None else w.repeat_interleave(probs.shape[1])
         fitted = cls(*_fit_curve(probs.flatten(), y.flatten(), weights), epsilon)
         return Solution(fitted, "closed form", criterion="brier").with_certificate(p)
 
@@ -127,6 +128,7 @@ class VennAbers:
         """Compute p0 and p1 for every possible new probability, in one sort and two sweeps per class."""
         return fit_venn_abers(p).with_certificate(p)
 
+    @takes_arrays
     def interval(self, logits: Logits) -> tuple[Logits, Logits]:
         """Return p0 and p1 of every example and class, both (n k). Probabilities that differ by rounding are equal.
 
@@ -155,7 +157,7 @@ def fit_venn_abers(p: Predictions) -> Solution[VennAbers]:
     """Fit `VennAbers` without a certificate."""
     points: list[tuple[Tensor, ...]] = []
     for j, p_j in enumerate(p.logits.double().softmax(-1).T):
-        x, mean, weight = _group_ties(p_j, (p.labels == j).double(), p.weights)
+        x, mean, weight = _group_ties(p_j, (label_tensor(p) == j).double(), weight_tensor(p))
         high = _venn_abers_pass(mean, weight)  # p1 at each x
         # p0, for an added example of label 0, is 1 minus p1 of the problem with reversed order and labels
         low = 1 - _venn_abers_pass(1 - mean[::-1], weight[::-1])[::-1]
@@ -204,8 +206,8 @@ def _class_starts(lengths: list[int], points: Tensor) -> Tensor:
 
 def _group_ties(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the distinct x in increasing order, with the weighted mean of y and the total weight at each."""
-    by_score = GroupedScores.from_scores(x, y, weights)
-    return by_score.value.cpu().numpy(), by_score.accuracy.cpu().numpy(), by_score.total_weight.cpu().numpy()
+    by_score = GroupedScores.from_scores(to_numpy(x), to_numpy(y), None if weights is None else to_numpy(weights))
+    return by_score.value, by_score.accuracy, by_score.total_weight
 
 
 def _fit_curve(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from calibrant._core.kernels.bins import sorted_copies
 from calibrant._core.kernels.lbfgs import Minimum
-from calibrant._core.kernels.softmax import LOG2_E
-from calibrant._core.kernels.solvers import MAX_OPTIMUM_GAP_NATS, Certificate, newton, sum_row_chunks
+from calibrant._core.kernels.roots import MAX_OPTIMUM_GAP_NATS, Certificate
+from calibrant._core.kernels.solvers import LOG2_E, newton, sum_row_chunks
 from calibrant._core.registry import CALIBRATORS
+from calibrant._core.tensors import label_tensor, to_numpy, weight_tensor
 from calibrant._core.types import Count, FiniteVector, Logits, NonNegativeFloat, PositiveScalar, Range
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Fitted, Solution, example_mean, example_weights, fit_method
@@ -121,10 +122,10 @@ def _place_knots(v: Predictions, pieces: int) -> Tensor:
 
     `v` are predictions whose "logits" are -log p.
     """
-    label_v = v.logits.gather(1, v.labels[:, None])
+    label_v = v.logits.gather(1, label_tensor(v)[:, None])
     smallest_v = v.logits.topk(2, largest=False).values
     samples = torch.cat([smallest_v, label_v], 1).flatten()
-    weights = None if v.weights is None else v.weights.repeat_interleave(3)  # three samples of each row
+    weights = None if (w := weight_tensor(v)) is None else w.repeat_interleave(3)  # three samples of each row
     inner_shares = np.linspace(0, 1, pieces + 1)[1:-1]
     quantiles = np.unique(weighted_quantiles(samples, weights, inner_shares))
     positive = quantiles[quantiles > MIN_KNOT]
@@ -134,8 +135,8 @@ def _place_knots(v: Predictions, pieces: int) -> Tensor:
 def weighted_quantiles(values: Tensor, weights: Tensor | None, shares: np.ndarray) -> np.ndarray:
     """Return quantiles of values (n) at shares in [0, 1], as numpy's if an integer weight is that many copies."""
     if weights is None:
-        return np.quantile(values.cpu().numpy(), shares)
-    positions, copies, n = sorted_copies(values, weights)
+        return np.quantile(to_numpy(values), shares)
+    positions, copies, n = sorted_copies(to_numpy(values), to_numpy(weights))
     return np.interp(shares * (n - 1), positions, copies)  # the first of n copies is at 0, the last at n - 1
 
 
@@ -152,7 +153,7 @@ def _fit_slopes(v: Predictions, knots: Tensor, smoothness: float, start: Tensor 
     n, pieces, device = v.total_weight, len(knots), v.logits.device
     knots = knots.to(device)
     width = torch.cat([knots.diff(), knots.new_zeros(1)])  # 0 for the last piece, which has no end
-    label_v = v.logits.gather(1, v.labels[:, None])
+    label_v = v.logits.gather(1, label_tensor(v)[:, None])
     upper_ends = torch.cat([knots[1:], knots.new_full((1,), torch.inf)])
     # Mean length of the label's v in each piece; its product with the slopes is the label's part of the NLL
     label_lengths = example_mean(label_v.clamp(knots, upper_ends) - knots, v).cpu()

@@ -9,8 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calibrant._core.kernels.lbfgs import Minimum
-from calibrant._core.kernels.solvers import Certificate, newton, sum_row_chunks
+from calibrant._core.kernels.roots import Certificate
+from calibrant._core.kernels.solvers import newton, sum_row_chunks
 from calibrant._core.registry import CALIBRATORS
+from calibrant._core.tensors import label_tensor, weight_tensor
 from calibrant._core.types import FINITE_RANGE, Count, Logits, PositiveFloat, Range
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_method
@@ -129,7 +131,7 @@ def fit_order_preserving(
     p = drop_impossible(data.p)
     v = p.apply(lambda z: _neg_log_probs(_NO_MONOTONE, z).clamp_max(MAX_NEG_LOG_PROB))
     lowest, contexts = _lowest_and_contexts(v.logits, ranks)  # the contexts are x_1 and x_2
-    quantiles = [weighted_quantiles(context, v.weights, np.linspace(0, 1, knots)) for context in contexts.T]
+    quantiles = [weighted_quantiles(context, weight_tensor(v), np.linspace(0, 1, knots)) for context in contexts.T]
     positions = torch.from_numpy(np.stack(quantiles))  # of the knots
     # Weights of the knots by which their slopes are interpolated at the contexts of each row
     hats = _hat_weights(contexts, positions.to(contexts.device)).flatten(1)
@@ -156,7 +158,7 @@ def _fit_slopes(
     """
     n, ranks, columns = v.total_weight, lowest.shape[1], hats.shape[1]
     size = ranks * columns
-    label_segments = _segments(v.logits.gather(1, v.labels[:, None]), lowest).mT * hats[:, None, :]
+    label_segments = _segments(v.logits.gather(1, label_tensor(v)[:, None]), lowest).mT * hats[:, None, :]
     label_lengths = example_mean(label_segments.flatten(1), v).cpu()  # the label's part of the NLL is linear in theta
     penalty = smoothness / n * _smoothing_matrix(ranks, columns // 2)
 

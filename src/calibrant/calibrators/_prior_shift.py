@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._core.kernels.solvers import Certificate, fit_mixture, worst_status
+from calibrant._core.kernels.roots import Certificate, worst_status
+from calibrant._core.kernels.solvers import fit_mixture
 from calibrant._core.registry import CALIBRATORS
+from calibrant._core.tensors import logit_tensor, weight_tensor
 from calibrant._core.types import CalibratorText, InputError, Logits, PerClass
 from calibrant.calibrators._affine import BiasCorrectedTemperature
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call, num_classes
@@ -94,8 +96,8 @@ class PriorShift:
 
 def _label_shares(p: Predictions) -> Tensor:
     """Return the class shares of the labels and one uniform pseudo-example, (k) float64."""
-    counts = torch.bincount(p.labels, p.weights, minlength=p.k).double() + 1 / p.k
-    return (counts / counts.sum()).cpu()
+    counts = np.bincount(p.labels, p.weights, minlength=p.k) + 1 / p.k
+    return torch.from_numpy(counts / counts.sum())
 
 
 def _normalize_shares(
@@ -138,9 +140,9 @@ def _estimate_shares(p: Predictions, old_shares: Tensor, unlabeled: Predictions)
     """
     fitted = BiasCorrectedTemperature.fit(p)
     source_shares = example_mean(p.apply(fitted).logits.softmax(-1), p).cpu()  # mean probabilities, near the old shares
-    target_probs = unlabeled.apply(fitted).logits.softmax(-1)
+    target_probs = logit_tensor(unlabeled.apply(fitted)).softmax(-1)
     ratios = target_probs / source_shares.to(target_probs)
-    mixture_fit = fit_mixture(ratios, unlabeled.weights)
+    mixture_fit = fit_mixture(ratios, weight_tensor(unlabeled))
     log_ratios = (ratios @ mixture_fit.shares.to(target_probs)).log()
     gain = float(example_weights(unlabeled) @ log_ratios)  # over the source shares, whose mixture has the ratio 1
     mean_without_shift = (p.k - 1) * (1 + unlabeled.total_weight / p.total_weight)  # both sets are samples

@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from calibrant._core.kernels.solvers import Certificate
+from calibrant._core.kernels.roots import Certificate
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import FiniteVector, FractionVector, Logits, Range
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
@@ -54,18 +54,19 @@ class Spline:
         """
         event = binned_event(p)
         by_score, n = p.with_event(event).events.by_score, p.total_weight
-        end = by_score.total_weight.cumsum(0) / n  # rank of the last example of each tie
+        value, weight, correct = map(torch.from_numpy, (by_score.value, by_score.total_weight, by_score.correct))
+        end = weight.cumsum(0) / n  # rank of the last example of each tie
         ranks = torch.cat([end.new_zeros(1), end])  # the curve starts at (0, 0), which counts as one example
-        curve = torch.cat([end.new_zeros(1), by_score.correct.cumsum(0) / n])
+        curve = torch.cat([end.new_zeros(1), correct.cumsum(0) / n])
         # Least squares with a tie's weight on its squared residual: both sides are multiplied by the root
-        sqrt_weight = torch.cat([end.new_ones(1), by_score.total_weight]).sqrt()[:, None]
+        sqrt_weight = torch.cat([end.new_ones(1), weight]).sqrt()[:, None]
         basis, _ = _natural_spline_basis(ranks, knots)
         # "gelsd" allows fewer distinct ranks than knots
         weights = torch.linalg.lstsq(sqrt_weight * basis, sqrt_weight * curve[:, None], driver="gelsd").solution
-        middle = end - (by_score.total_weight - 1).clamp_min(0) / (2 * n)  # mean rank of each tie
+        middle = end - (weight - 1).clamp_min(0) / (2 * n)  # mean rank of each tie
         _, slope = _natural_spline_basis(middle, knots)
         calibrated = (slope @ weights).squeeze(1).clamp(1 / (n + 2), 1 - 1 / (n + 2))
-        fitted = cls(by_score.value, calibrated, event)
+        fitted = cls(value, calibrated, event)
         return Solution(fitted, "closed form", criterion="ece(bins=15)").with_certificate(p)
 
     @calibrator_call

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from calibrant._core.kernels.solvers import Certificate
+from calibrant._core.kernels.roots import Certificate
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import Logits, PerClass, PerClassPair, PositiveScalar
 from calibrant.calibrators._affine import check_matrix_classes, structured_ridges

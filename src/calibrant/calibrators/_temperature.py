@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from calibrant._core.kernels.dispatch import kernels
-from calibrant._core.kernels.softmax import LOG2_E, is_predicted
-from calibrant._core.kernels.solvers import Certificate, PointEvaluation, Root, Status, increasing_root, sum_row_chunks
+from calibrant._core.kernels.roots import Certificate, PointEvaluation, Root, Status, increasing_root
+from calibrant._core.kernels.softmax import is_predicted
+from calibrant._core.kernels.solvers import LOG2_E, sum_row_chunks
 from calibrant._core.registry import CALIBRATORS
+from calibrant._core.tensors import label_tensor, weight_tensor
 from calibrant._core.types import InputError, Logits, MetricText, PositiveFloat, PositiveScalar, TemperatureGrid
 from calibrant.calibrators._affine_solver import GRADIENT_TOLERANCE
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
@@ -255,7 +257,7 @@ def fit_nll_temperature(p: Predictions) -> TemperatureFit:
 
 def drop_impossible(p: Predictions) -> Predictions:
     """Return the examples whose true class has a probability above 0. Raises `InputError` if there are none."""
-    z_y = p.logits.gather(1, p.labels[:, None]).squeeze(1)
+    z_y = p.logits.gather(1, label_tensor(p)[:, None]).squeeze(1)
     if z_y.min() > -torch.inf:
         return p
     possible = z_y > -torch.inf
@@ -276,7 +278,7 @@ def _logit_spread(p: Predictions) -> float:
     z = p.logits.double()
     distance = z.amax(-1, keepdim=True) - z
     positive = (distance > 0) & distance.isfinite()
-    weights = None if p.weights is None else p.weights[:, None].expand_as(distance)[positive]
+    weights = None if (w := weight_tensor(p)) is None else w[:, None].expand_as(distance)[positive]
     return float(weighted_median(distance[positive], weights))
 
 
@@ -286,12 +288,12 @@ def _nll_derivatives(p: Predictions, b: float, dtype: torch.dtype = torch.float6
     Exponentials have the precision `dtype`, or a higher one of the logits: float32 takes a third of the time.
     """
     dtype = torch.promote_types(dtype, p.logits.dtype)
-    weights = () if p.weights is None else (p.weights,)
+    weights = () if (w := weight_tensor(p)) is None else (w,)
     if compiled := kernels(p.logits):
         sum_chunk, elements = partial(_compiled_nll_derivatives, compiled, b, dtype), 1 << 20
     else:
         sum_chunk, elements = partial(_nll_derivatives_of_rows, b, dtype), 1 << 17
-    sums = sum_row_chunks(sum_chunk, p.logits, p.labels, *weights, elements=elements)
+    sums = sum_row_chunks(sum_chunk, p.logits, label_tensor(p), *weights, elements=elements)
     # Only double precision has a sixth sum, the NLL of z, and a seventh, the weight of right predictions
     nll, first, second, third, square, *uncalibrated_nll = (sums[:6] / p.total_weight).tolist()
     # From derivatives in b, times powers of b, to derivatives in u = log b by the chain rule. The root of the first one
@@ -352,10 +354,10 @@ def _fit_robust_temperature(p: Predictions, initial_fit: TemperatureFit) -> Temp
     p = drop_impossible(p)
     u, step, passes = -math.log(initial_fit.temperature), math.inf, 0  # u = log(1/T)
     prior_log_odds, prior_precision = math.log(p.total_weight * p.k), LOG_TEMPERATURE_DEVIATION**-2
-    weights = () if p.weights is None else (p.weights,)
+    weights = () if (w := weight_tensor(p)) is None else (w,)
     while abs(step) > MAX_LAST_ROBUST_STEP and passes < MAX_ROBUST_PASSES:
         derivatives = partial(_robust_derivatives, math.exp(u), prior_log_odds)
-        slope, curvature, correction = sum_row_chunks(derivatives, p.logits, p.labels, *weights).tolist()
+        slope, curvature, correction = sum_row_chunks(derivatives, p.logits, label_tensor(p), *weights).tolist()
         slope, curvature = slope + u * prior_precision, curvature + prior_precision  # with the normal prior of u
         step = -slope / max(curvature, MIN_ROBUST_CURVATURE)
         # Near the optimum, use the whole second derivative, in which the posteriors vary. It may be negative elsewhere

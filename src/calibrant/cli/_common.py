@@ -372,17 +372,15 @@ def import_prediction_modules(with_kernels: bool = True) -> None:
 
     No imported object is garbage, and the collector would take as long as measuring a small file.
     """
-    if "torch" in sys.modules:
+    if "calibrant.assessment" in sys.modules:
         return
     gc.disable()
     try:
-        import torch
-
         from calibrant import assessment  # noqa: F401  # pyright: ignore[reportUnusedImport]
-        from calibrant._core.kernels.dispatch import kernels
+        from calibrant._core.kernels.dispatch import cpu_kernels
 
         if with_kernels:
-            kernels(torch.empty(0))  # imports the compiled kernels, which are otherwise imported on first use
+            cpu_kernels()  # which are otherwise imported on first use
     finally:
         gc.freeze()  # later collections skip the objects that exist now
         gc.enable()

@@ -34,13 +34,23 @@ def list_command(
         raise InputError(f"Expected a kind to list, got {kind!r}; {suggest(kind, REGISTRIES)}.", code="unknown_kind")
     for name in REGISTRIES if kind is None else (kind,):
         console.print(f"[bold]{name}[/bold]")
-        for method, text in registry_entries(REGISTRIES[name]):
+        for method, text in _entries(REGISTRIES[name], is_required=kind is not None):
             if console.width >= MIN_ONE_LINE_WIDTH:
                 console.print(f"{escape_markup(method):<56}  [dim]{escape_markup(text)}[/dim]", soft_wrap=True)
             else:
                 console.print(escape_markup(method), soft_wrap=True)
                 console.print(Padding(f"[dim]{escape_markup(text)}[/dim]", (0, 0, 0, 4)))
         console.print()
+
+
+def _entries(registry: Any, *, is_required: bool) -> Iterable[tuple[str, str]]:
+    """Return the entries of a registry, or a line that says which package they need, unless they are required."""
+    try:
+        return list(registry_entries(registry))
+    except InputError as error:
+        if is_required:
+            raise
+        return [("", str(error))]
 
 
 def registry_entries(registry: Any) -> Iterable[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from typer import Argument, Option
 
 from calibrant._core.errors import InputError
@@ -151,7 +152,7 @@ def _show_result(result: Any, predictions: list[Any]) -> None:
     """Print the result and, for a goal with a power and two units or more, the power of the first file."""
     console.print(result)
     for p in predictions[:1] if result.power is not None else ():
-        clusters = () if p.clusters is None else p.clusters.unique()  # none if --cluster-size assumes them
+        clusters = () if p.clusters is None else np.unique(p.clusters)  # none if --cluster-size assumes them
         n = p.num_examples if result.unit == "example" else len(clusters)
         if n >= 2:
             print_line(f"The {n:,} {result.unit}s of the file have a power of {result.power_at(n):.2f}.")

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
-import torch
 
 from calibrant._core.kernels.bins import allow_rounding
 from calibrant._core.numbers import format_percent
@@ -46,7 +45,7 @@ class CertifiedThreshold:
         """Whether a threshold is certified."""
         return math.isfinite(self.threshold)
 
-    def acts_on(self, predictions: Predictions) -> torch.Tensor:
+    def acts_on(self, predictions: Predictions) -> np.ndarray:
         """Return whether to act on each prediction (n), or to abstain, by the event of the certificate."""
         predictions = predictions if self.event is None else predictions.with_event(self.event)
         return predictions.events.confidence >= allow_rounding(self.threshold)
@@ -115,12 +114,12 @@ def _counts_above(p: Predictions) -> tuple[np.ndarray, np.ndarray]:
     """
     by_score = p.events.by_score  # in increasing order, sorted once for all risks
     # Index of the first confidence that reaches each threshold, up to rounding, or the length if none does
-    first = np.searchsorted(by_score.value.cpu().numpy(), allow_rounding(np.array(GRID[::-1])))
+    first = np.searchsorted(by_score.value, allow_rounding(np.array(GRID[::-1])))
 
-    def totals_from_first(counts: torch.Tensor) -> np.ndarray:
+    def totals_from_first(counts: np.ndarray) -> np.ndarray:
         """Return the sum of the counts at or above every threshold, or 0 if no confidence reaches it."""
-        sums_from_index = np.append(counts.flip(0).cumsum(0).flip(0).cpu().numpy(), 0.0)
-        return sums_from_index[first].round().astype(np.int64)
+        sums_from_index = np.append(np.flip(np.flip(counts, 0).cumsum(0), 0), 0.0)
+        return np.round(sums_from_index[first]).astype(np.int64)
 
     n = totals_from_first(by_score.total_weight)
     return n, n - totals_from_first(by_score.correct)

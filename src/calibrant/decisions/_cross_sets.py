@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+import numpy as np
 from jaxtyping import Float
-from torch import Tensor
 
-from calibrant import calibrators
-from calibrant._core.types import Alpha, NonNegativeFloat, NonNegativeInt, NumFolds, check_arguments
+from calibrant._core.arrays import like, namespace, to_numpy
+from calibrant._core.lazy import LazyModule
+from calibrant._core.types import Alpha, Array, NonNegativeFloat, NonNegativeInt, NumFolds, check_arguments
 from calibrant.decisions._scores import RANK_PENALTY, SetScore, class_scores, label_scores
 from calibrant.decisions._sets import (
     SCORE_TOLERANCE,
@@ -17,6 +17,8 @@ from calibrant.decisions._sets import (
 )
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import split_folds
+
+calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,14 +29,18 @@ class CrossSets(PredictionSets):
     under the calibrator that has not seen it. No data are set aside, but the guarantee is weaker than for `Sets`:
     see `guaranteed_coverage`. In practice coverage is near 1 - alpha.
 
-    >>> p = Predictions(3 * torch.eye(3).repeat(40, 1), torch.arange(120) % 3)
+    >>> p = Predictions(3 * np.tile(np.eye(3), (40, 1)), np.arange(120) % 3)
     >>> sets = CrossSets.fit_folds(p, "Temperature", alpha=0.1)
     >>> sets(p.logits[:1]), round(sets.guaranteed_coverage, 2)
-    (tensor([[ True, False, False]]), 0.72)
+    (array([[ True, False, False]]), 0.72)
     """
 
     maps: tuple[Any, ...]  # the calibrator that each fold is held out of
-    scores: tuple[Float[Tensor, " _"], ...]  # scores of each fold's true classes, in increasing order, float64
+    scores: tuple[Float[Array, " _"], ...]  # scores of each fold's true classes, in increasing order, float64
+
+    def __post_init__(self) -> None:
+        """Convert the scores of a file, which are tensors."""
+        object.__setattr__(self, "scores", tuple(map(to_numpy, self.scores)))
 
     @classmethod
     @check_arguments
@@ -66,11 +72,11 @@ class CrossSets(PredictionSets):
         with as_predictions(predictions) as p:
             p = p.double()  # as in `__call__`, so that scores of the fit and of new logits are rounded alike
             p.require_independent_rows("Sets.fit on other data than the calibrator's")
-            maps, scores = list[Any](), list[Tensor]()
+            maps, scores = list[Any](), list[np.ndarray]()
             for fitting, is_held_out in split_folds(p, folds, seed):
                 fitted = calibrators.fit(calibrator, fitting)
                 maps.append(fitted)
-                scores.append(label_scores(p[is_held_out].apply(fitted), score, penalty, seed).sort().values)
+                scores.append(np.sort(label_scores(p[is_held_out].apply(fitted), score, penalty, seed)))
         return cls(
             alpha=alpha,
             score=score,
@@ -97,7 +103,7 @@ class CrossSets(PredictionSets):
         loss = min(2 * (1 - 1 / folds) / (n / folds + 1), (1 - folds / n) / (folds + 1))
         return max(0.0, 1 - 2 * self.alpha - loss)
 
-    def __call__(self, logits: Any) -> Tensor:
+    def __call__(self, logits: Any) -> Array:
         """Return the sets (n, k), True for the classes in the set.
 
         The conformal p-value of a class is the share of the scores of the fit that are at least as large as its own,
@@ -109,21 +115,24 @@ class CrossSets(PredictionSets):
         Raises:
             InputError: If the number of classes differs, a logit is NaN or infinite, or logits are probabilities.
         """
-        z = checked_logits(logits, self.k).double()
+        z = checked_logits(logits, self.k)
+        xp = namespace(z)
+        z = xp.astype(z, xp.float64)
         # Number of scores at least as large as that of each class, itself included (n, k)
-        num_at_least = torch.ones(z.shape, dtype=torch.int64, device=z.device)
+        num_at_least = xp.ones(z.shape, dtype=xp.int64, device=z.device)
         for fitted, scores in zip(self.maps, self.scores, strict=True):
             new_scores = class_scores(fitted(z), self.score, self.penalty, self.seed)
-            num_at_least += len(scores) - torch.searchsorted(scores.to(z.device), new_scores - SCORE_TOLERANCE)
+            num_below = xp.searchsorted(like(scores, z), xp.reshape(new_scores - SCORE_TOLERANCE, (-1,)))
+            num_at_least += len(scores) - xp.reshape(num_below, z.shape)
         return num_at_least > self.alpha * (self.n + 1)
 
-    def apply(self, predictions: Predictions) -> Tensor:
+    def apply(self, predictions: Predictions) -> Array:
         """Return the sets (n, k) of predictions as the network gives them, with the classes in the order of the fit."""
         return self(predictions.reorder_classes(self.class_names).logits)
 
     @property
     def is_consistent(self) -> bool:
         """Whether the fields fit together, as in a file that is not damaged."""
-        is_sorted = all(s.ndim == 1 and bool((s.diff() >= 0).all()) for s in self.scores)
+        is_sorted = all(s.ndim == 1 and bool((np.diff(s) >= 0).all()) for s in self.scores)
         class_counts = {calibrators.num_classes(fitted) for fitted in self.maps}
         return is_sorted and len(self.maps) == len(self.scores) > 1 and class_counts <= {0, self.k}  # 0: any number

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from calibrant._core.kernels.bins import allow_rounding
 from calibrant._core.numbers import format_percent, format_percent_range
@@ -14,7 +13,7 @@ from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import evaluated_event
 from calibrant.predictions.folds import num_units
 
-_THRESHOLDS = torch.arange(1, 1000, dtype=torch.float64) / 1000
+_THRESHOLDS = np.arange(1, 1000) / 1000
 _MAX_BINS = 100
 
 
@@ -77,14 +76,14 @@ def decision_loss(
     with as_predictions(predictions) as predicted:
         p = predicted.with_default_event(of)
         bins = bins or round(min(max(num_units(p) ** (1 / 3), 2), 20))
-        c, outcome = p.events.confidence.double(), p.events.outcome.double()
-        weights = torch.ones_like(c) if p.weights is None else p.weights.double()
+        c, outcome = p.events.confidence, p.events.outcome
+        weights = np.ones_like(c) if p.weights is None else p.weights
         # Nearness of each example to each point j / bins (n, bins + 1): 1 at the point, 0 from the next one on
-        nearness = (1 - (bins * c[:, None] - torch.arange(bins + 1, device=c.device)).abs()).clamp_min(0)
+        nearness = np.maximum(1 - abs(bins * c[:, None] - np.arange(bins + 1)), 0)
         shares = weights @ nearness / weights.sum()  # of all examples in each soft bin
-        used = (shares > 0).nonzero().squeeze(1)
+        used = np.flatnonzero(shares > 0)
         bin_level = 1 - (1 - level) / len(used)  # all intervals hold at once (Bonferroni)
-        frequencies, confidences = list[Interval](), list[Tensor]()  # of each bin
+        frequencies, confidences = list[Interval](), list[float]()  # of each bin
         for j in used.tolist():
             rows = nearness[:, j] > 0
             w = (weights * nearness[:, j])[rows]
@@ -92,9 +91,9 @@ def decision_loss(
             with strict_limits():
                 frequencies.append(share_interval(outcome[rows], w, bin_level, clusters))
             confidences.append((w @ c[rows]) / w.sum())
-    t = _THRESHOLDS if threshold is None else torch.tensor([threshold], dtype=torch.float64)
-    value, low, high = torch.tensor([(x.value, x.low, x.high) for x in frequencies], dtype=torch.float64).T
-    confidence, shares = torch.stack(confidences).cpu(), shares[used].cpu()
+    t = _THRESHOLDS if threshold is None else np.array([threshold])
+    value, low, high = np.array([(x.value, x.low, x.high) for x in frequencies]).T
+    confidence, shares = np.array(confidences), shares[used]
     # The higher the frequency, the less acting loses and the more waiting loses
     loss = _losses(t, shares, confidence, if_acting=value, if_waiting=value)
     smallest_loss = _losses(t, shares, confidence, if_acting=high, if_waiting=low)
@@ -104,7 +103,9 @@ def decision_loss(
     return DecisionLoss(interval, threshold=float(t[loss.argmax()]), bins=bins, event=event)
 
 
-def _losses(t: Tensor, shares: Tensor, confidence: Tensor, *, if_acting: Tensor, if_waiting: Tensor) -> Tensor:
+def _losses(
+    t: np.ndarray, shares: np.ndarray, confidence: np.ndarray, *, if_acting: np.ndarray, if_waiting: np.ndarray
+) -> np.ndarray:
     """Return the loss at each threshold (m).
 
     Args:
@@ -116,5 +117,5 @@ def _losses(t: Tensor, shares: Tensor, confidence: Tensor, *, if_acting: Tensor,
     """
     t = t[:, None]
     # At a frequency q, acting loses t - q if q < t, and waiting q - t if q > t
-    losses = torch.where(confidence >= allow_rounding(t), t - if_acting, if_waiting - t).clamp_min(0)
-    return (losses @ shares) / torch.maximum(t, 1 - t).squeeze(1)
+    losses = np.maximum(np.where(confidence >= allow_rounding(t), t - if_acting, if_waiting - t), 0)
+    return (losses @ shares) / np.maximum(t, 1 - t)[:, 0]

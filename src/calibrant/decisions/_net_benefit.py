@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from calibrant._core.kernels.bins import allow_rounding, merge_examples
 from calibrant._core.numbers import format_level, format_number
@@ -15,7 +13,7 @@ from calibrant._core.types import InputError, OpenFraction, check_arguments
 from calibrant.metrics import Sample, ScoreRange, compare, mean_limits
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.events import evaluated_event
-from calibrant.predictions.validation.arrays import to_tensor
+from calibrant.predictions.validation.arrays import to_column
 from calibrant.reports import Cell, Document, Reportable, Section, Table
 
 DEFAULT_THRESHOLDS = tuple(i / 100 for i in range(1, 100))
@@ -27,11 +25,11 @@ MAX_CURVE_ROWS = 12
 class BenefitDifference:
     """Net benefit of the model minus that of another policy, at every threshold."""
 
-    value: Tensor  # (t)
-    low: Tensor  # (t) limits at every threshold by itself
-    high: Tensor  # (t)
-    band_low: Tensor  # (t) limits at all thresholds simultaneously
-    band_high: Tensor  # (t)
+    value: np.ndarray  # (t)
+    low: np.ndarray  # (t) limits at every threshold by itself
+    high: np.ndarray  # (t)
+    band_low: np.ndarray  # (t) limits at all thresholds simultaneously
+    band_high: np.ndarray  # (t)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +39,13 @@ class NetBenefit(Reportable):
     Acting on none has the net benefit 0, so that `low`, `high` and the band are also those of the difference to it.
     """
 
-    threshold: Tensor  # (t)
-    model: Tensor  # (t)
-    low: Tensor  # (t) limits at every threshold by itself
-    high: Tensor  # (t)
-    band_low: Tensor  # (t) limits at all thresholds simultaneously
-    band_high: Tensor  # (t)
-    treat_all: Tensor  # (t) net benefit of acting on all examples
+    threshold: np.ndarray  # (t)
+    model: np.ndarray  # (t)
+    low: np.ndarray  # (t) limits at every threshold by itself
+    high: np.ndarray  # (t)
+    band_low: np.ndarray  # (t) limits at all thresholds simultaneously
+    band_high: np.ndarray  # (t)
+    treat_all: np.ndarray  # (t) net benefit of acting on all examples
     over_all: BenefitDifference  # model minus acting on all
     over_second: BenefitDifference | None  # model minus the second model
     prevalence: float  # to which the net benefit applies
@@ -56,7 +54,7 @@ class NetBenefit(Reportable):
     event: str  # whose probability is compared with the thresholds, such as "the class is “sick”"
 
     @property
-    def useful(self) -> Tensor:
+    def useful(self) -> np.ndarray:
         """Whether the model is better than acting on all and on none (t), for all thresholds at once, at the level."""
         return (self.band_low > 0) & (self.over_all.band_low > 0)
 
@@ -65,7 +63,7 @@ class NetBenefit(Reportable):
         policies = [("model", self), ("model - act on all", self.over_all)]
         policies += [("model - second model", self.over_second)] if self.over_second is not None else []
         order = self.threshold.argsort()
-        table_rows = order[torch.linspace(0, len(order) - 1, min(len(order), MAX_CURVE_ROWS)).round().long()]
+        table_rows = order[np.round(np.linspace(0, len(order) - 1, min(len(order), MAX_CURVE_ROWS))).astype(np.int64)]
         rows = list[list[str | Cell]]()
         for i in table_rows.tolist():
             row: list[str | Cell] = [f"{float(self.threshold[i]):g}", format_number(float(self.treat_all[i]), 4)]
@@ -83,7 +81,7 @@ class NetBenefit(Reportable):
         return Document(kind="Net benefit", title=self._title(), sections=[Section("Net benefit", [table])])
 
     def _title(self) -> str:
-        useful = self.threshold[self.useful].sort().values.tolist()
+        useful = np.sort(self.threshold[self.useful]).tolist()
         if not useful:
             return "At no threshold is the model shown to be better than acting on all and on none."
         return (
@@ -97,7 +95,7 @@ class NetBenefit(Reportable):
         def builtin(value: Any) -> Any:
             if isinstance(value, dict):
                 return {name: builtin(part) for name, part in value.items()}  # pyright: ignore[reportUnknownVariableType]
-            return value.tolist() if isinstance(value, Tensor) else value
+            return value.tolist() if isinstance(value, np.ndarray) else value
 
         return builtin(asdict(self))
 
@@ -142,11 +140,11 @@ def net_benefit(
 
     >>> p = Predictions.from_probs([0.9, 0.2], [1, 0])
     >>> net_benefit(p, thresholds=[0.5, 0.1]).model
-    tensor([0.5000, 0.4444], dtype=torch.float64)
+    array([0.5       , 0.44444444])
     >>> net_benefit(p, thresholds=[0.5], standardized=True).model  # no model is better
-    tensor([1.], dtype=torch.float64)
+    array([1.])
     """
-    cuts = to_tensor(thresholds, "thresholds").double().cpu().numpy()
+    cuts = to_column(thresholds, "thresholds").astype(float)
     if cuts.ndim != 1 or not len(cuts) or not bool(((cuts > 0) & (cuts < 1)).all()):
         raise InputError("Expected thresholds in (0, 1). Try [0.1, 0.2, 0.5].", code="threshold_range")
     with as_predictions(predictions) as predicted:
@@ -154,18 +152,18 @@ def net_benefit(
         models = [p] if second is None else [p, second.with_default_event(p.of)]
         if len(models) > 1:
             compare(*models, names=[], groups=2)  # refuses different examples
-        columns = torch.stack([p.events.outcome.double(), *(model.events.confidence.double() for model in models)])
+        columns = np.stack([p.events.outcome, *(model.events.confidence for model in models)])
         weights, clusters = p.weights, p.clusters
         if p.examples is not None:
             columns, weights, clusters = merge_examples(columns, weights, clusters, p.examples)
         event = evaluated_event(p).title
-    outcome, *confidences = columns.cpu().numpy()
+    outcome, *confidences = columns
     data = _CellData.from_scores(
         outcome,
         confidences,
         np.sort(allow_rounding(cuts)),
-        weights=np.ones_like(outcome) if weights is None else weights.double().cpu().numpy(),
-        clusters=None if clusters is None else clusters.cpu().numpy(),
+        weights=np.ones_like(outcome) if weights is None else weights,
+        clusters=clusters,
     )
     if (prevalence is not None or standardized) and not 0 < data.prevalence < 1:
         raise InputError(
@@ -178,17 +176,17 @@ def net_benefit(
     everyone = np.ones_like(acts[0])
 
     def difference(act: np.ndarray, act_range: tuple[int, int]) -> BenefitDifference:
-        return BenefitDifference(*map(torch.from_numpy, _benefit_limits(data, act, act_range, level, **settings)))
+        return BenefitDifference(*_benefit_limits(data, act, act_range, level, **settings))
 
     model = difference(1.0 * acts[0], (0, 1))
     return NetBenefit(
-        threshold=torch.from_numpy(cuts),
+        threshold=cuts,
         model=model.value,
         low=model.low,
         high=model.high,
         band_low=model.band_low,
         band_high=model.band_high,
-        treat_all=torch.from_numpy(_benefit(data, 1.0 * everyone, **settings)[0]),
+        treat_all=_benefit(data, 1.0 * everyone, **settings)[0],
         over_all=difference(1.0 * acts[0] - everyone, (-1, 0)),
         over_second=difference(1.0 * acts[0] - acts[1], (-1, 1)) if len(acts) > 1 else None,
         prevalence=data.prevalence if prevalence is None else prevalence,
@@ -257,7 +255,7 @@ class _CellData:
                     for a, b in zip(if_none.T, slope.T, strict=True)
                 ]
             )  # (t, clusters)
-            parts = [(torch.from_numpy(weight), torch.from_numpy(total)) for total in totals]
+            parts = [(weight, total) for total in totals]
             residual = totals - mean[:, None] * weight
             covariance = residual @ residual.T
         spread = np.sqrt(np.maximum(covariance.diagonal(), 1e-300))

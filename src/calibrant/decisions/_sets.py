@@ -7,23 +7,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from calibrant import calibrators
 from calibrant._core.arguments import Alpha, NonNegativeFloat, NonNegativeInt, OpenFraction, check_arguments
+from calibrant._core.arrays import like, to_numpy
 from calibrant._core.files import atomic_write, check_suffix
+from calibrant._core.lazy import LazyModule
 from calibrant._core.numbers import format_level, format_percent, format_percent_range
 from calibrant._core.text import shorten_list
-from calibrant._core.types import AnyFloat, InputError
+from calibrant._core.types import AnyFloat, Array, InputError
 from calibrant.decisions._scores import RANK_PENALTY, SetScore, class_scores, label_scores
 from calibrant.io.formats import CALIBRATOR_SUFFIX
 from calibrant.metrics import Interval, share_interval
 from calibrant.predictions import Predictions, as_predictions
-from calibrant.predictions.validation.arrays import check_logits, to_tensor
+from calibrant.predictions.validation.arrays import check_logits, to_array
 from calibrant.predictions.validation.names import factorize_samples, group_positions
 from calibrant.reports.document import Cell, Document, Section, Table
 from calibrant.reports.result import Reportable
+
+calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
 
 ALL_ROWS = ""  # name of the threshold of examples whose group is unknown
 SCORE_TOLERANCE = 1e-12  # by which rounding may lift a score above a threshold
@@ -110,7 +112,7 @@ class PredictionSets(ABC):
     k: int
 
     @abstractmethod
-    def apply(self, predictions: Predictions) -> Tensor:
+    def apply(self, predictions: Predictions) -> Array:
         """Return the sets (n, k) of predictions."""
 
     @check_arguments
@@ -122,7 +124,7 @@ class PredictionSets(ABC):
             level: Level of the intervals of coverage.
         """
         with as_predictions(predictions) as p:
-            sets, p = self.apply(p), p.reorder_classes(self.class_names)
+            sets, p = to_numpy(self.apply(p)), p.reorder_classes(self.class_names)
             by = getattr(self, "by", None)  # only `Sets` are fitted by class or group
             return set_table(sets, p, alpha=self.alpha, by=by, level=level)
 
@@ -149,10 +151,10 @@ class Sets(PredictionSets):
     most 1 - alpha + 1 / (n + 1) if no scores are equal (Vovk et al. 2005; Papadopoulos et al. 2002). The probability
     is taken over draws of the fit and of the example together.
 
-    >>> p = Predictions(3 * torch.eye(3).repeat(40, 1), torch.arange(120) % 3)
+    >>> p = Predictions(3 * np.tile(np.eye(3), (40, 1)), np.arange(120) % 3)
     >>> sets = Sets.fit(p, alpha=0.1)
     >>> sets(p.logits[:1])
-    tensor([[ True, False, False]])
+    array([[ True, False, False]])
     """
 
     by: Literal["class", "groups"] | None
@@ -208,7 +210,7 @@ class Sets(PredictionSets):
             k=p.k,
         )
 
-    def __call__(self, logits: Any, groups: Any = None) -> Tensor:
+    def __call__(self, logits: Any, groups: Any = None) -> Array:
         """Return the sets (n, k), True for the classes in the set.
 
         Args:
@@ -222,7 +224,7 @@ class Sets(PredictionSets):
         """
         logits = checked_logits(logits, self.k)
         # Shape (1) for all examples, (k) by class, and below (n, 1) by group, to be compared with scores (n, k)
-        thresholds = torch.tensor(self.thresholds, dtype=torch.float64, device=logits.device)
+        thresholds = np.array(self.thresholds)
         if self.by == "groups":
             if groups is None or len(groups) != len(logits):
                 raise InputError(
@@ -232,10 +234,11 @@ class Sets(PredictionSets):
             group, names = factorize_samples(groups, "groups", len(logits))
             # position of the threshold of each name; unknown groups have the threshold of all rows
             of_group = group_positions(names, self.names, self.names.index(ALL_ROWS))
-            thresholds = thresholds[torch.tensor(of_group)[group.cpu()].to(logits.device), None]
-        return class_scores(logits, self.score, self.penalty, self.seed) <= thresholds + SCORE_TOLERANCE
+            thresholds = thresholds[np.array(of_group)[group], None]
+        limits = like(thresholds + SCORE_TOLERANCE, logits)
+        return class_scores(logits, self.score, self.penalty, self.seed) <= limits
 
-    def apply(self, predictions: Predictions) -> Tensor:
+    def apply(self, predictions: Predictions) -> Array:
         """Return the sets (n, k) of predictions, by their groups if the sets were fitted by groups."""
         p = predictions.reorder_classes(self.class_names)
         return self(p.logits, _group_names(p) if self.by == "groups" else None)
@@ -272,12 +275,12 @@ class Sets(PredictionSets):
         )
 
 
-def checked_logits(logits: Any, k: int) -> Tensor:
-    """Return logits (n, k) as a tensor. Raise `InputError` for another shape, and as `check_logits` does."""
-    z = to_tensor(logits, "logits")
+def checked_logits(logits: Any, k: int) -> Array:
+    """Return logits (n, k) as an array. Raise `InputError` for another shape, and as `check_logits` does."""
+    z = to_array(logits, "logits")
     if z.ndim != 2 or z.shape[1] != k:
         raise InputError(f"Expected logits (n, {k}), got {tuple(z.shape)}.", code="num_classes")
-    check_logits(z.double())
+    check_logits(z)
     return z
 
 
@@ -290,15 +293,15 @@ def save_atomically(fitted: object, path: str | Path, suffix: str) -> None:
 
 
 def set_table(
-    sets: Tensor, p: Predictions, *, alpha: float, by: Literal["class", "groups"] | None, level: float
+    sets: np.ndarray, p: Predictions, *, alpha: float, by: Literal["class", "groups"] | None, level: float
 ) -> SetTable:
     """Return coverage and size of sets (n, k) for labeled predictions, in total and for every class or group."""
-    parts = [("all", torch.ones_like(p.labels, dtype=torch.bool)), *_parts(p, by)]
+    parts = [("all", np.ones(len(p), dtype=bool)), *_parts(p, by)]
     return SetTable(alpha, tuple(_table_row(name, sets, p, mask, level) for name, mask in parts))
 
 
 def _fit_thresholds(
-    p: Predictions, scores: Tensor, alpha: float, by: Literal["class", "groups"] | None
+    p: Predictions, scores: np.ndarray, alpha: float, by: Literal["class", "groups"] | None
 ) -> Iterator[tuple[str, float, int]]:
     """Yield the name, the threshold and the number of independent examples or clusters of every part.
 
@@ -307,42 +310,42 @@ def _fit_thresholds(
     # A group with an empty name is unknown, and has the threshold of all examples
     parts = [part for part in _parts(p, by) if by == "class" or part[0] != ALL_ROWS]
     if by != "class":
-        parts.append((ALL_ROWS, torch.ones_like(p.labels, dtype=torch.bool)))
+        parts.append((ALL_ROWS, np.ones(len(p), dtype=bool)))
     for name, mask in parts:
         weights = None if p.weights is None else p.weights[mask]
         clusters = None if p.clusters is None else p.clusters[mask]
         yield name, *_conformal_quantile(scores[mask], alpha, weights, clusters)
 
 
-def _parts(p: Predictions, by: Literal["class", "groups"] | None) -> Iterator[tuple[str, Tensor]]:
+def _parts(p: Predictions, by: Literal["class", "groups"] | None) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the name and the mask (n) of every class, or of every group with examples, or nothing if `by` is None."""
     if by == "class":
         for j in range(p.k):
             yield p.class_names[j] if p.class_names else str(j), p.labels == j
     elif by == "groups":
         groups, names = p.require_groups()
-        for i in groups.unique().tolist():
+        for i in np.unique(groups).tolist():
             yield names[i], groups == i
 
 
 def _conformal_quantile(
-    scores: Tensor, alpha: float, weights: Tensor | None, clusters: Tensor | None
+    scores: np.ndarray, alpha: float, weights: np.ndarray | None, clusters: np.ndarray | None
 ) -> tuple[float, int]:
     """Return the conformal quantile of n scores, and n: independent examples by weight, or clusters.
 
     The quantile is the smallest score such that (n + 1) (1 - alpha) of the n scores are at most as large, or infinity
     if n is too small. A new exchangeable score is at most the quantile with probability at least 1 - alpha.
     """
-    w = torch.ones_like(scores) if weights is None else weights.to(scores)
+    w = np.ones(len(scores)) if weights is None else weights
     if clusters is not None:  # the examples of a cluster share one count
-        index = clusters.unique(return_inverse=True)[1]
-        size = torch.bincount(index, w)
-        w = (w / size[index]).nan_to_num(0.0)  # 0 / 0 in a cluster without weight
+        index = np.unique(clusters, return_inverse=True)[1]
+        size = np.bincount(index, w)
+        w = np.nan_to_num(w / size[index])  # 0 / 0 in a cluster without weight
         n = float((size > 0).sum())
     else:
         n = float(w.sum())
-    ordered, order = scores.sort()
-    reached = ordered[w[order].cumsum(0) >= (n + 1) * (1 - alpha - _RANK_ROUNDING)]
+    order = scores.argsort()
+    reached = scores[order][w[order].cumsum(0) >= (n + 1) * (1 - alpha - _RANK_ROUNDING)]
     return float(reached[0]) if len(reached) else math.inf, round(n)
 
 
@@ -352,23 +355,23 @@ def _group_names(p: Predictions) -> list[str]:
     return [names[i] for i in groups.tolist()]
 
 
-def _table_row(name: str, sets: Tensor, p: Predictions, mask: Tensor, level: float) -> SetRow:
+def _table_row(name: str, sets: np.ndarray, p: Predictions, mask: np.ndarray, level: float) -> SetRow:
     """Return the row of the examples of a mask, with NaN if they have no weight."""
     labels, sets = p.labels[mask], sets[mask]
-    weights = None if p.weights is None else p.weights[mask].double()
+    weights = None if p.weights is None else p.weights[mask]
     clusters = None if p.clusters is None else p.clusters[mask]
-    w = torch.ones_like(labels, dtype=torch.float64) if weights is None else weights
+    w = np.ones(len(labels)) if weights is None else weights
     total = float(w.sum())
     if total == 0:
         unknown = Interval(math.nan, 0.0, 1.0, level)
         return SetRow(name, n=0, coverage=unknown, mean_size=math.nan, empty=math.nan, single=math.nan)
-    hits = sets.gather(1, labels[:, None]).squeeze(1).double()
+    hits = sets[np.arange(len(labels)), labels].astype(float)
     size = sets.sum(1)
     return SetRow(
         name,
         n=len(labels),
         coverage=share_interval(hits, weights, level, clusters),  # exact without weights
-        mean_size=float(w @ size.double()) / total,
+        mean_size=float(w @ size) / total,
         empty=float(w[size == 0].sum()) / total,
         single=float(w[size == 1].sum()) / total,
     )

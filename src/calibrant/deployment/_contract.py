@@ -6,16 +6,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
-from calibrant import calibrators
 from calibrant._core.files import provenance
+from calibrant._core.lazy import LazyModule
 from calibrant._core.numbers import format_percent
-from calibrant._core.types import Alpha, HighLevel, InputError, OpenFraction, check_arguments
+from calibrant._core.types import Alpha, Array, HighLevel, InputError, OpenFraction, check_arguments
 from calibrant.decisions import CertifiedThreshold, Sets, SetScore, certify_threshold, save_atomically
 from calibrant.io.formats import CONTRACT_SUFFIX
 from calibrant.monitoring import CheckResult, check
 from calibrant.predictions import EventSelector, Predictions, as_predictions
+
+calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
 
 _SEAL_CHARACTERS = 12  # digits of the seal in texts
 
@@ -145,7 +147,7 @@ class Contract:
         new_notes = calibrated.notes[len(predictions.notes) :]  # such as rows that the calibrator was fitted on
         return replace(result, notes=(*result.notes, *new_notes))
 
-    def acts_on(self, predictions: Predictions) -> Tensor:
+    def acts_on(self, predictions: Predictions) -> np.ndarray:
         """Return whether to act on each new prediction (n), as the network gives it, or to abstain.
 
         Raises:
@@ -154,7 +156,7 @@ class Contract:
         threshold = _get_part(self.threshold, "a threshold", option="risk=0.05", code="no_threshold")
         return threshold.acts_on(self.calibrate(predictions))
 
-    def prediction_sets(self, predictions: Predictions) -> Tensor:
+    def prediction_sets(self, predictions: Predictions) -> Array:
         """Return the prediction sets (n, k) of new predictions, as the network gives them.
 
         Raises:

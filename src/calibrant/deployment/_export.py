@@ -11,23 +11,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from torch import Tensor
 
-from calibrant import calibrators
 from calibrant._core.files import atomic_write, check_suffix, write_text
 from calibrant._core.kernels.overlap import hash_keys
+from calibrant._core.lazy import LazyModule, import_optional
 from calibrant._core.registry import CALIBRATORS, is_built_in
 from calibrant._core.text import to_one_line
 from calibrant._core.types import Fraction, InputError, NumClasses, check_arguments
 from calibrant._core.version import __version__
-from calibrant.calibrators import Auto, learned_fields
 from calibrant.decisions import CertifiedThreshold, CrossSets, Sets
 from calibrant.deployment._contract import Contract
-from calibrant.language_models.fusion import Fusion
-from calibrant.nn import CalibratedNetwork
 from calibrant.predictions import check_is_calibrator
+
+calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
+fusions: Any = LazyModule("calibrant.language_models.fusion")
 
 ExportFormat = Literal["numpy", "torch", "onnx"]
 EXPORT_FORMATS: dict[ExportFormat, str] = {"numpy": ".py", "torch": ".pt2", "onnx": ".onnx"}  # suffixes
@@ -76,13 +74,13 @@ def export(
     """
     path = Path(path)
     to = _export_format(path, to)
-    is_whole = isinstance(calibrator, Fusion | Contract)  # with all its parts
+    is_whole = isinstance(calibrator, Contract | fusions.Fusion)  # with all its parts
     if is_whole and not (sets is threshold is None):
         raise InputError(
             f"Expected a {type(calibrator).__name__} alone, got sets or a threshold beside it. Try leaving them out.",
             code="format",
         )
-    if isinstance(calibrator, Fusion):
+    if isinstance(calibrator, fusions.Fusion):
         if to != "numpy":
             raise InputError(f"Expected a fusion with to='numpy', got {to!r}. Try a file .py.", code="format")
         write_text(path, fusion_source(calibrator))
@@ -178,7 +176,7 @@ def _event_index(event: Any, class_names: Sequence[str] | None) -> Any:
     return list(class_names).index(event)
 
 
-def fusion_source(fusion: Fusion) -> str:
+def fusion_source(fusion: Any) -> str:
     """Return the Python source of a fusion, which needs numpy alone."""
     return _render(
         "fusion.py.j2", functions=_source_of("calibrant.language_models", "_fusion_map.py"), fitted=fusion.learned
@@ -265,9 +263,10 @@ def serialize(calibrator: Any) -> dict[str, Any]:
             "Try registering a dataclass of your own with a static method numpy_map(z, fitted).",
             code="custom_calibrator",
         )
-    learned = {key: value for key, value in learned_fields(calibrator).items() if key not in _UNUSED_FIELDS}
-    if isinstance(calibrator, Auto):  # whose members and weights are properties
-        learned |= {"members": calibrator.members, "weights": calibrator.weights}
+    learned = {key: value for key, value in calibrators.learned_fields(calibrator).items() if key not in _UNUSED_FIELDS}
+    if isinstance(calibrator, calibrators.Auto):  # whose members and weights are properties
+        auto: Any = calibrator
+        learned |= {"members": auto.members, "weights": auto.weights}
     return {"class": name} | {key: _to_plain(value) for key, value in learned.items()}
 
 
@@ -277,7 +276,7 @@ def _to_plain(value: Any) -> Any:
     Raises:
         InputError: For anything else, whose representation may be any text.
     """
-    if isinstance(value, np.ndarray | np.generic | Tensor):
+    if isinstance(value, np.generic) or hasattr(value, "__array__"):
         return value.tolist()
     if is_dataclass(value) and not isinstance(value, type):
         return serialize(value)
@@ -330,6 +329,9 @@ def _export_network(calibrator: Any, path: Path, to: ExportFormat, num_classes: 
             f"Expected the number of classes, as {name} takes any. Try num_classes=10 (--classes 10).",
             code="no_num_classes",
         )
+    torch = import_optional("torch", "torch", "This export")
+    from calibrant.nn import CalibratedNetwork
+
     module = CalibratedNetwork(torch.nn.Identity(), calibrator).eval()
     example = torch.linspace(-1, 1, 2 * k).view(2, k)  # any logits, whose operations are recorded
     shapes: Any = (({0: torch.export.Dim("batch", min=2)},),)  # torch would export a batch of 1 as a constant

@@ -24,9 +24,8 @@ from calibrant.integrations._common import (
     warn_padding_counts,
 )
 from calibrant.nn import Criterion
-from calibrant.nn.collecting import join_predictions, predictions_of_batches
+from calibrant.nn.collecting import join_predictions, predictions_of_batches, to_tensor
 from calibrant.predictions import Predictions
-from calibrant.predictions.validation.arrays import to_tensor
 
 
 class CalibrationCallback(Callback):

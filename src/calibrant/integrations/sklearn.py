@@ -4,7 +4,6 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
@@ -33,10 +32,12 @@ from sklearn.utils.validation import (
 
 from calibrant import calibrators, metrics
 from calibrant._core import registry
+from calibrant._core.kernels.softmax import probabilities
 from calibrant._core.numbers import format_percent
 from calibrant._core.types import InputError
 from calibrant.predictions import Predictions, column_names
-from calibrant.predictions.validation.arrays import to_tensor
+from calibrant.predictions.validation.arrays import to_column
+from calibrant.predictions.validation.labels import Positions
 from calibrant.predictions.validation.names import factorize
 
 __all__ = ["CalibratedClassifier", "ReliabilityDisplay", "predictions", "scorer"]
@@ -108,7 +109,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if weights is not None and (weights < 0).any():
             raise InputError("Expected sample_weight of at least 0, got negative weights.", code="weights")
         check_consistent_length(None if frozen else x, y, groups)  # ignores None
-        clusters = None if groups is None else factorize(_to_numpy(groups), "groups")[0].numpy()
+        clusters = None if groups is None else factorize(_to_numpy(groups), "groups")[0]
         if frozen:  # a class may be missing among these examples
             check_is_fitted(self.estimator)
             self.estimator_, scores = self.estimator, _scores(self.estimator, x)
@@ -239,7 +240,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         method, values = _scores(self.estimator_, X)
         unused_labels = np.zeros(len(values), dtype=np.int64)  # required, but without effect on the logits
         logits = _to_predictions((method, values), unused_labels).logits
-        return self.calibrator_(logits).softmax(-1).numpy()
+        return probabilities(self.calibrator_(logits))
 
     def predict(self, X: Any) -> Any:
         """Return the most probable classes, (n)."""
@@ -374,12 +375,12 @@ class ReliabilityDisplay:
         if pos_label is not None and y_prob.ndim == 1:  # any other label is the negative class
             index = _positive_index(pos_label, classes)
             negative_name = names[1 - index] if len(names) == 2 else f"not {names[index]}"
-            is_positive = torch.from_numpy(labels == index).long()
+            is_positive = (labels == index).astype(np.int64).view(Positions)
             p = Predictions.from_probs(y_prob, is_positive, sample_weight, class_names=[negative_name, names[index]])
             return cls(p, name).plot(ax)
         num_columns = y_prob.shape[1] if y_prob.ndim > 1 else 2
         if num_columns == len(names):
-            p = Predictions.from_probs(y_prob, torch.from_numpy(labels), sample_weight, class_names=names)
+            p = Predictions.from_probs(y_prob, labels.view(Positions), sample_weight, class_names=names)
         else:  # some class does not occur: labels must be indices of columns
             p, classes = Predictions.from_probs(y_prob, y_true, sample_weight), np.arange(num_columns)
         if pos_label is not None:
@@ -402,7 +403,7 @@ class ReliabilityDisplay:
 def _to_numpy(values: Any) -> np.ndarray:
     """Return the values as a numpy array, also those of a GPU."""
     is_foreign = hasattr(values, "__dlpack__") and not isinstance(values, np.ndarray)
-    return to_tensor(values, "values").cpu().numpy() if is_foreign else np.asarray(values)
+    return to_column(values, "values") if is_foreign else np.asarray(values)
 
 
 def _to_kind_of(x: Any, values: np.ndarray) -> Any:
@@ -471,7 +472,7 @@ def _to_predictions(
         clusters: Cluster of each example, (n).
     """
     method, values = scores
-    labels = torch.as_tensor(labels)
+    labels = np.asarray(labels).view(Positions)  # even if the names are numbers
     if method == "predict_proba":
         p = Predictions.from_probs(values, labels, weights, class_names=names, clusters=clusters)
     elif values.ndim == 1:

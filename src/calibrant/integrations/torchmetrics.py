@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import Metric
 
+from calibrant._core.tensors import to_numpy
 from calibrant._core.types import Count, check_arguments
 from calibrant.integrations._common import (
     have_new_ids,
@@ -84,8 +85,8 @@ class CalibrationMetric(Metric):
         digest = hashlib.sha256(repr(settings).encode()).digest()
         self.add_state("settings", torch.tensor(list(digest)), dist_reduce_fx="max")
         # The integers hold 26 bits each, so that their sum over processes does not overflow
-        self.add_state("sums", empty.sums, dist_reduce_fx="sum")
-        self.add_state("cells", empty.cells, dist_reduce_fx="sum")
+        self.add_state("sums", torch.from_numpy(empty.sums), dist_reduce_fx="sum")
+        self.add_state("cells", torch.from_numpy(empty.cells), dist_reduce_fx="sum")
         self.add_state("slots", no_slots, dist_reduce_fx="sum")
         self.add_state("classes", torch.tensor(0), dist_reduce_fx="max")
         # The evidence that binary logits are probabilities
@@ -159,20 +160,22 @@ class CalibrationMetric(Metric):
             evidence.num_inside, evidence.any_outside = int(state.scores_inside), bool(state.any_score_outside)
             evidence.check("probs=True")
         summary = self.summary
-        values = {name: torch.tensor(summary[name], dtype=torch.float64, device=self.device) for name in self.names}
+        values = {name: torch.tensor(summary[name], dtype=torch.float64) for name in self.names}
         return values[self.names[0]] if len(self.names) == 1 else values
 
     @property
     def summary(self) -> Summary:
         """The state as a summary."""
         state: Any = self  # `add_state` sets attributes that type checkers do not know
-        slots = state.slots if bool(state.slots.any()) else None
-        accumulated = Summary(int(state.classes), self.bins, state.sums, slots, cells=state.cells, of=self.of)
+        sums, cells, slots = (to_numpy(x) for x in (state.sums, state.cells, state.slots))
+        slots = slots if slots.any() else None
+        accumulated = Summary(int(state.classes), self.bins, sums, slots, cells=cells, of=self.of)
         # An addition carries over the integers, which can have more than 26 bits after a sum over processes
-        return accumulated + Summary.empty(bins=self.bins, of=self.of, device=self.device)
+        return accumulated + Summary.empty(bins=self.bins, of=self.of)
 
     def _store(self, summary: Summary) -> None:
         """Make a summary the state. Slots of clusters are zeros if it has none."""
-        self.sums, self.cells = summary.sums, summary.cells
-        self.slots = torch.zeros_like(self.slots) if summary.slots is None else summary.slots
-        self.classes = torch.tensor(summary.k, device=self.device)
+        self.sums, self.cells = (torch.from_numpy(x).to(self.device) for x in (summary.sums, summary.cells))
+        slots = summary.slots
+        self.slots = torch.zeros_like(self.slots) if slots is None else torch.from_numpy(slots).to(self.device)
+        self.classes = torch.tensor(summary.k)

@@ -18,9 +18,8 @@ from calibrant.integrations._common import (
     named_metrics,
 )
 from calibrant.nn import Criterion, linear_loss
-from calibrant.nn.collecting import join_predictions, predictions_of_batches
+from calibrant.nn.collecting import join_predictions, predictions_of_batches, to_tensor
 from calibrant.predictions import Predictions
-from calibrant.predictions.validation.arrays import to_tensor
 
 __all__ = ["CalibrationTrainerCallback", "LinearLossTrainer"]
 

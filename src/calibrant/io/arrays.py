@@ -10,19 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors.numpy import save_file
 
+from calibrant._core.arrays import is_torch_array, open_safetensors, read_arrays, to_numpy
 from calibrant._core.expansion import check_archive, check_expansion, check_pickle
 from calibrant._core.foreign import parse_json
-from calibrant._core.tensors import read_tensors
+from calibrant._core.lazy import import_optional
 from calibrant._core.text import shorten_repr
 from calibrant._core.types import InputError, prefix_errors
 from calibrant.io.contents import Chunk, ChunkedFile, Contents, missing_scores_error
 from calibrant.io.formats import CALIBRATOR_FORMAT
-from calibrant.predictions.validation.arrays import to_tensor
+from calibrant.predictions.validation.arrays import to_array
 from calibrant.predictions.validation.names import to_unique_names
 
 LABEL_ARRAY_KEYS = ("labels", "label", "correct")
@@ -96,10 +94,10 @@ def _parse_npy_name(path: Path) -> tuple[str, Path]:
 
 def read_safetensors(path: Path) -> Contents:
     """Read the tensors of a .safetensors file, and the names in its metadata."""
-    tensors, metadata = read_tensors(path)
+    arrays, metadata = read_arrays(path)
     if metadata.get("format") == CALIBRATOR_FORMAT:
         raise InputError("Expected predictions, got a calibrator. Try calibrators.load, or apply.", code="calibrator")
-    return arrays_to_contents(tensors | _metadata_lists(metadata))
+    return arrays_to_contents(arrays | _metadata_lists(metadata))
 
 
 def _metadata_lists(metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -116,6 +114,7 @@ def read_torch(path: Path) -> Contents:
     """Read a dict of tensors, without unpickling anything else."""
     check_archive(path)
     check_pickle(path)
+    torch = import_optional("torch", "torch", "Reading a file of tensors")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about protocols of pickle that it may not support
@@ -128,7 +127,7 @@ def read_torch(path: Path) -> Contents:
         ) from None
     if not isinstance(value, Mapping):
         raise InputError(f"Expected a dict with 'logits' and 'labels', got {type(value).__name__}.", code="not_a_dict")
-    tensors = [x for x in value.values() if isinstance(x, Tensor)]  # pyright: ignore
+    tensors = [x for x in value.values() if is_torch_array(x)]  # pyright: ignore
     num_bytes = sum(x.numel() * x.element_size() for x in tensors)  # of views of few numbers, too
     check_expansion(path.stat().st_size, num_bytes)
     return arrays_to_contents(value)  # pyright: ignore[reportUnknownArgumentType]
@@ -145,7 +144,7 @@ def arrays_to_contents(arrays: Mapping[Any, Any]) -> Contents:
     values: dict[Any, Any] = {}
     for name in used_keys:
         value = arrays[name]
-        values[name] = to_tensor(value, name) if isinstance(value, Tensor) else np.asarray(value)
+        values[name] = to_array(value, name) if is_torch_array(value) else np.asarray(value)
     if "ids" in values:
         values["ids"] = np.atleast_1d(values["ids"]).tolist()  # plain values: str() of an element of a tensor is no id
     for name, (field, is_single) in TEXT_KEYS.items():
@@ -174,7 +173,7 @@ def open_npy_chunked(path: Path) -> ChunkedFile:
 
 def open_safetensors_chunked(path: Path) -> ChunkedFile:
     """Open a .safetensors file, to be read in chunks."""
-    file = safe_open(path, framework="pt")
+    file = open_safetensors(path)
     score_key, label_key = find_score_and_label_keys(file.keys())
     name_lists = _metadata_lists(file.metadata() or {})
     name_lists.pop("ids", None)  # of all rows, unlike the arrays of a chunk
@@ -188,12 +187,14 @@ def open_safetensors_chunked(path: Path) -> ChunkedFile:
     def read_chunk(rows: slice) -> Chunk:
         """Read some rows of every array, with the names of classes and groups in the file."""
         return Chunk(
-            arrays_to_contents({name: view[rows.start : rows.stop] for name, view in views.items()} | name_lists),
+            arrays_to_contents(
+                {name: to_numpy(view[rows.start : rows.stop]) for name, view in views.items()} | name_lists
+            ),
             Counter(),
         )
 
     is_known = "weights_are" in name_lists or "clusters" in views or "weights" not in views
-    has_fractions = not is_known and bool((file.get_tensor("weights") % 1 != 0).any())
+    has_fractions = not is_known and bool((to_numpy(file.get_tensor("weights")) % 1 != 0).any())
     return ChunkedFile(num_rows, math.prod(row_shape), read_chunk, has_fractional_weights=has_fractions)
 
 
@@ -209,8 +210,7 @@ def _check_same_length(num_rows: int, num_labels: int) -> None:
 def write_npz(contents: Contents, path: Path) -> None:
     """Write arrays to a .npz file."""
     arrays, texts = _split_contents(contents)
-    values = {key: value.numpy() if isinstance(value, Tensor) else value for key, value in arrays.items()}
-    np.savez_compressed(path, **values, **{key: np.array(entries) for key, entries in texts.items()})  # pyright: ignore
+    np.savez_compressed(path, **arrays, **{key: np.array(entries) for key, entries in texts.items()})  # pyright: ignore
 
 
 def write_safetensors(contents: Contents, path: Path) -> None:
@@ -218,8 +218,8 @@ def write_safetensors(contents: Contents, path: Path) -> None:
     arrays, texts = _split_contents(contents)
     if (ids := arrays.get("ids")) is not None and np.asarray(ids).dtype.kind in "US":  # tensors hold no texts
         texts["ids"] = arrays.pop("ids").tolist()
-    tensors = {key: torch.as_tensor(value).contiguous() for key, value in arrays.items()}
-    save_file(tensors, path, {key: json.dumps(list(entries)) for key, entries in texts.items()})
+    values = {key: np.ascontiguousarray(value) for key, value in arrays.items()}
+    save_file(values, path, {key: json.dumps(list(entries)) for key, entries in texts.items()})
 
 
 def _split_contents(contents: Contents) -> tuple[dict[str, Any], dict[str, Any]]:

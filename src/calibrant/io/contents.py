@@ -12,7 +12,7 @@ from calibrant._core.types import InputError
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import BINARY_EVENTS
 from calibrant.predictions.validation import resolve_event
-from calibrant.predictions.validation.arrays import to_tensor
+from calibrant.predictions.validation.labels import Positions
 from calibrant.predictions.validation.names import factorize_samples, group_name_per_sample
 
 
@@ -88,7 +88,7 @@ class Contents:
             raise missing_scores_error(self.keys)
         scores, labels, groups, shape = self.scores, self.labels, self.groups, np.shape(self.scores)
         if self.class_names is not None and np.asarray(labels).dtype.kind in "iu":
-            labels = to_tensor(labels, "labels")  # integers in a tensor are positions, even if class names are numbers
+            labels = np.asarray(labels).view(Positions)
         if groups is not None and self.group_names is not None:
             groups = group_name_per_sample(groups, self.group_names)
         options: dict[str, Any] = {"weights": self.weights, "clusters": self.clusters, "groups": groups}

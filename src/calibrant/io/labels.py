@@ -11,7 +11,7 @@ from calibrant._core.text import parse_number, shorten_list
 from calibrant._core.types import InputError
 from calibrant.io.cells import is_text, lists_to_matrix, missing_hint, to_numbers_or_texts
 from calibrant.io.column_roles import Columns, TableOptions
-from calibrant.predictions.validation.arrays import to_tensor
+from calibrant.predictions.validation.arrays import to_column
 from calibrant.predictions.validation.labels import binary_names, positive_word, to_texts
 from calibrant.predictions.validation.names import is_same_name, match_names
 from calibrant.predictions.validation.words import NO_WORDS
@@ -198,7 +198,7 @@ def _match_numbers(
         may_be_one_based: Whether positions may be counted from 1 by mistake, since no label is below 1.
     """
     if all(parse_number(name) is not None for name in names):
-        return to_texts(to_tensor(values, "labels")), ()
+        return to_texts(to_column(values, "labels")), ()
     positive = positive_word(names)
     # -1, 0 and 1 together are three classes
     if positive is not None and len(names) == 2 and {*classes} <= {-1, 0, 1} and len(classes) <= 2:

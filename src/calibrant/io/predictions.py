@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from calibrant._core.arrays import to_numpy
 from calibrant._core.files import atomic_write, format_suffix, is_exception
 from calibrant._core.lazy import polars
 from calibrant._core.text import describe_error
@@ -353,12 +352,12 @@ def write_file(p: Predictions, path: str | Path, *, with_labels: bool = True, id
     default_event = 1 if p.class_names in BINARY_EVENTS else "top"  # of a file that names none
     contents = Contents(
         "logits",
-        _to_cpu(p.logits),
-        _to_cpu(p.labels if with_labels else None),
-        weights=_to_cpu(p.weights),
-        clusters=_to_cpu(p.clusters),
-        groups=_to_cpu(p.groups),
-        examples=_to_cpu(p.examples),
+        to_numpy(p.logits),
+        p.labels if with_labels else None,
+        weights=p.weights,
+        clusters=p.clusters,
+        groups=p.groups,
+        examples=p.examples,
         ids=ids,
         class_names=p.class_names,
         group_names=p.group_names,
@@ -375,21 +374,16 @@ def write_file(p: Predictions, path: str | Path, *, with_labels: bool = True, id
             check(draft)
 
 
-def _to_cpu(column: Tensor | None) -> Tensor | None:
-    """Return a tensor in the memory of the processor, in order, and None unchanged."""
-    return None if column is None else column.cpu().contiguous()
-
-
 def _is_read_back_exactly(saved: Predictions, loaded: Predictions, *, with_labels: bool) -> bool:
     """Whether loaded predictions equal the saved ones, except for the order of classes and the dtype of the logits."""
     numbers = tuple(map(str, range(loaded.k)))
     names, loaded_names = saved.class_names or numbers, loaded.class_names or numbers
     if loaded.logits.shape != saved.logits.shape or {*loaded_names} != {*names}:
         return False
-    columns = torch.tensor([loaded_names.index(name) for name in names])  # the loaded class of each saved one
+    columns = np.array([loaded_names.index(name) for name in names])  # the loaded class of each saved one
     saved_classes = columns.argsort()  # the inverse: the saved class of each loaded one
-    has_equal_labels = not with_labels or torch.equal(saved_classes[loaded.labels], saved.labels.cpu())
-    has_equal_logits = torch.equal(loaded.logits[:, columns].double(), saved.logits.cpu().double())
+    has_equal_labels = not with_labels or np.array_equal(saved_classes[loaded.labels], saved.labels)
+    has_equal_logits = np.array_equal(loaded.logits[:, columns].astype(float), to_numpy(saved.logits).astype(float))
     return has_equal_labels and has_equal_logits and _group_name_list(saved) == _group_name_list(loaded)
 
 
@@ -429,19 +423,18 @@ def _contents_to_frame(contents: Contents, *, as_float64: bool) -> Any:
 
     With `as_float64`, logits are written in float64, whose decimal text holds the exact values of float32.
     """
-    logits, class_names = contents.scores.numpy(), contents.class_names
+    logits, class_names = contents.scores, contents.class_names
     logits = logits.astype(np.float64) if as_float64 else logits
     suffixes = class_names or tuple(map(str, range(logits.shape[1])))
     columns: dict[str, Any] = {f"logit_{suffix}": logits[:, i] for i, suffix in enumerate(suffixes)}
     if contents.labels is not None:
-        labels = contents.labels.numpy()
-        columns["label"] = labels if class_names is None else _take_names(labels, class_names)
+        columns["label"] = contents.labels if class_names is None else _take_names(contents.labels, class_names)
     if contents.weights is not None:
-        columns["weights"] = contents.weights.numpy()
+        columns["weights"] = contents.weights
     if contents.clusters is not None:
-        columns["clusters"] = contents.clusters.numpy()
+        columns["clusters"] = contents.clusters
     if contents.groups is not None:
-        columns["group"] = _take_names(contents.groups.numpy(), contents.group_names)
+        columns["group"] = _take_names(contents.groups, contents.group_names)
     if contents.ids is not None:
         columns["id"] = contents.ids
     return polars.DataFrame(columns)

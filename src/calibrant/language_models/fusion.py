@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calibrant import calibrators
+from calibrant._core.arrays import to_numpy
 from calibrant._core.kernels.solvers import newton
 from calibrant._core.types import InputError, NonNegativeInt, OpenFraction, Size, check_arguments
 from calibrant.language_models import _fusion_map
@@ -229,7 +230,9 @@ class Fusion:
         if not worth:
             return fitted
         gains = _signal_gains(columns, y, group_column, prior, fitted.scale, seed)
-        intervals = [(name, Sample.from_values(gain, None, None).normal_interval(level)) for name, gain in gains]
+        intervals = [
+            (name, Sample.from_values(to_numpy(gain), None, None).normal_interval(level)) for name, gain in gains
+        ]
         return replace(fitted, worth=tuple(intervals))
 
     def apply(self, signals: Any, groups: Any = None) -> Tensor:
@@ -633,7 +636,7 @@ def _signal_gains(
         """Return the out-of-fold log-likelihood of each example with these signals (n)."""
         out = torch.zeros_like(y)
         for _, inside in split_folds(base, _NUM_FOLDS, seed):
-            train, test = (~inside).nonzero().squeeze(1), inside.nonzero().squeeze(1)
+            train, test = (torch.from_numpy(np.flatnonzero(rows)) for rows in (~inside, inside))
             train_columns = {name: columns[name][train] for name in names}
             unfitted, x = _regression(train_columns, y[train], groups_of(train), prior, scale)
             fitted = _fit_coefficients(unfitted, x, y[train], prior)

@@ -15,7 +15,17 @@ from torch import Tensor
 from calibrant._core import registry
 from calibrant._core.kernels.bins import Bins, equal_width_edges, mukhoti_edges
 from calibrant._core.registry import LOSSES
-from calibrant._core.types import Count, InputError, Logits, NonNegativeFloat, PerExample, Range, StatefulLoss, Targets
+from calibrant._core.tensors import to_numpy
+from calibrant._core.types import (
+    Count,
+    InputError,
+    Logits,
+    NonNegativeFloat,
+    PerExampleLoss,
+    Range,
+    StatefulLoss,
+    Targets,
+)
 from calibrant.losses._focal import check_schedule, focal, power
 from calibrant.losses._likelihood import one_minus_p, weighted_cross_entropy
 from calibrant.predictions import Predictions
@@ -68,7 +78,7 @@ class Scheduled:
         num_changes = sum(self.epoch >= change_epoch for change_epoch in change_epochs)
         return self.gammas[num_changes]
 
-    def __call__(self, logits: Logits, labels: Targets) -> PerExample:
+    def __call__(self, logits: Logits, labels: Targets) -> PerExampleLoss:
         """Return focal loss with the current gamma."""
         return focal(logits, labels, gamma=self.gamma)
 
@@ -153,7 +163,7 @@ class AdaFocal:
                 code="adafocal_limits",
             )
         gamma = torch.full((self.bins,), self.start, dtype=torch.float64)
-        for name, default in (("edges", equal_width_edges(self.bins)), ("gamma", gamma)):
+        for name, default in (("edges", torch.from_numpy(equal_width_edges(self.bins))), ("gamma", gamma)):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)  # a frozen dataclass refuses self.name = default
             elif (shape := getattr(self, name).shape) != default.shape:
@@ -168,7 +178,7 @@ class AdaFocal:
         # in float64 like the edges; p = edge_b is in b
         return self.gamma.to(p)[torch.bucketize(p.double(), inner_edges, right=True)]
 
-    def __call__(self, logits: Logits, labels: Targets) -> PerExample:
+    def __call__(self, logits: Logits, labels: Targets) -> PerExampleLoss:
         """Return the focal, or inverse focal, loss with the gamma of each sample."""
 
         def weight(log_p: Tensor) -> Tensor:
@@ -205,12 +215,11 @@ class AdaFocal:
     def update(self, val: Predictions) -> "AdaFocal":
         """Return the loss with gammas updated by the calibration error of each bin on validation predictions."""
         top = val.with_event("top").events
-        confidence = top.confidence.to(self.edges)
-        correct = top.outcome.to(self.edges)
-        edges = self.edges
+        edges = to_numpy(self.edges)
         if self.scheme == "equal_mass":
-            edges = mukhoti_edges(confidence, len(self.gamma), top.weights).to(edges)
-        overconfidence = -Bins.from_edges(edges, confidence, correct, top.weights).gap  # confidence - accuracy per bin
+            edges = mukhoti_edges(top.confidence, len(self.gamma), top.weights)
+        bins = Bins.from_edges(edges, top.confidence, top.outcome, top.weights)
+        edges, overconfidence = (torch.from_numpy(x).to(self.edges) for x in (edges, -bins.gap))
         sign = torch.where(self.gamma > 0, 1.0, -1.0).to(edges)
         gamma = self.gamma * (sign * self.rate * overconfidence).exp()  # rises by a factor if overconfident, else falls
         gamma = gamma.where(gamma.abs() >= self.switch, -self.switch * sign)  # to the other side of 0

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._core.types import Count, Logits, NonNegativeFloat, Norm, PerExample, Scalar, Targets, Width
+from calibrant._core.types import Count, Logits, NonNegativeFloat, Norm, PerExampleLoss, Scalar, Targets, Width
 from calibrant.losses._focal import focal, power
 from calibrant.losses._likelihood import check_labels, log_likelihood
 from calibrant.losses._penalties import row_entropies
@@ -28,8 +28,8 @@ def mmce(
     form: Literal["weighted", "plain"] = "weighted",
     normalization: Literal["code", "paper"] = "code",
     width: Width = 0.4,
-    weights: PerExample | None = None,
-) -> PerExample:
+    weights: PerExampleLoss | None = None,
+) -> PerExampleLoss:
     r"""Compute cross-entropy plus the maximum mean calibration error (Kumar et al. 2018, eq. 4 and 5).
 
     With confidence r, correctness c, kernel $k(r, r') = e^{-|r - r'| / width}$ and m correct among n predictions of the
@@ -71,7 +71,9 @@ def mmce(
 
 
 @register_loss
-def dca(logits: Logits, labels: Targets, *, strength: float = 1.0, weights: PerExample | None = None) -> PerExample:
+def dca(
+    logits: Logits, labels: Targets, *, strength: float = 1.0, weights: PerExampleLoss | None = None
+) -> PerExampleLoss:
     r"""Compute cross-entropy plus the gap of confidence and accuracy, $|\bar r - \bar c|$ (Liang et al. 2020).
 
     $\bar r$ and $\bar c$ are the means over the batch of confidence and correctness, with `weights` (n) if given.
@@ -92,8 +94,8 @@ def mdca(
     *,
     strength: float = 1.0,
     gamma: NonNegativeFloat = 0.0,
-    weights: PerExample | None = None,
-) -> PerExample:
+    weights: PerExampleLoss | None = None,
+) -> PerExampleLoss:
     r"""Compute focal loss plus the class-wise gap of the batch (Hebbalaguppe et al. 2022).
 
     The penalty is $\frac{1}{k} \sum_j |\bar p_j - \bar 1[y = j]|$ over the k classes j: the mean probability of a class
@@ -130,8 +132,8 @@ def soft_ece(
     bins: Count = 15,
     temperature: Width = 0.01,
     norm: Norm = 2.0,
-    weights: PerExample | None = None,
-) -> PerExample:
+    weights: PerExampleLoss | None = None,
+) -> PerExampleLoss:
     r"""Compute cross-entropy plus the soft-binned calibration error, SB-ECE (Karandikar et al. 2021).
 
     The confidence r belongs to the bin with center $\xi_b = (b - 1/2) / M$ by the share softmax$_b(-(r - \xi_b)^2 /
@@ -168,8 +170,8 @@ def avuc(
     *,
     strength: float = 1.0,
     threshold: float | None = None,
-    weights: PerExample | None = None,
-) -> PerExample:
+    weights: PerExampleLoss | None = None,
+) -> PerExampleLoss:
     r"""Compute cross-entropy plus the AvUC loss, accuracy versus uncertainty (Krishnan & Tickoo 2020, eq. 2 to 5).
 
     A prediction of confidence r is certain if its entropy u is at most the threshold. With t = tanh(u), the penalty is
@@ -207,7 +209,7 @@ def avuc(
     return _add_penalty(logits, labels, strength, (conflicting / matching).log1p())
 
 
-def _confidence(logits: Logits, labels: Targets, weights: PerExample | None) -> tuple[Tensor, Tensor, Tensor]:
+def _confidence(logits: Logits, labels: Targets, weights: PerExampleLoss | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the confidence (differentiable), correctness and weight of each sample, all (n) in float64.
 
     Float64, because penalties are differences of nearly equal sums. Under a soft label, correctness is the probability
@@ -221,7 +223,7 @@ def _confidence(logits: Logits, labels: Targets, weights: PerExample | None) -> 
     return r, correct.to(r), torch.ones_like(r) if weights is None else weights.to(r)
 
 
-def _add_penalty(logits: Logits, labels: Targets, strength: float, penalty: Scalar) -> PerExample:
+def _add_penalty(logits: Logits, labels: Targets, strength: float, penalty: Scalar) -> PerExampleLoss:
     """Return the cross-entropy of each sample plus `strength` times the penalty of the batch."""
     return strength * penalty.to(logits.dtype) - log_likelihood(logits, labels)
 

@@ -13,7 +13,7 @@ from calibrant._core.types import (
     NonNegativeFloat,
     Norm,
     OpenFraction,
-    PerExample,
+    PerExampleLoss,
     PositiveFloat,
     Range,
     Targets,
@@ -58,8 +58,8 @@ def check_schedule(name: str, limits: Sequence[float], gammas: Sequence[float]) 
 
 @register_loss
 def focal(
-    logits: Logits, labels: Targets, *, gamma: NonNegativeFloat | PerExample = 3.0, detach_weight: bool = False
-) -> PerExample:
+    logits: Logits, labels: Targets, *, gamma: NonNegativeFloat | PerExampleLoss = 3.0, detach_weight: bool = False
+) -> PerExampleLoss:
     r"""Compute the focal loss, $-(1 - p_y)^\gamma \log p_y$ (Lin et al. 2017, eq. 4).
 
     Equals cross-entropy at gamma = 0. It is not proper: its minimizer is underconfident (Komisarenko & Kull 2024),
@@ -93,7 +93,7 @@ def flsd(
     *,
     thresholds: tuple[OpenFraction, ...] = (0.2,),
     gammas: tuple[NonNegativeFloat, ...] = (5.0, 3.0),
-) -> PerExample:
+) -> PerExampleLoss:
     """Compute sample-dependent focal loss, FLSD (Mukhoti et al. 2020, section 5).
 
     Focal loss with gamma chosen by p_y. No gradient flows through the choice. Equals focal loss if all gammas are
@@ -128,7 +128,7 @@ def flsd(
 @register_loss
 def flsd_continuous(
     logits: Logits, labels: Targets, *, low: PositiveFloat = 3.0, high: PositiveFloat = 5.0
-) -> PerExample:
+) -> PerExampleLoss:
     r"""Compute focal loss with optimal gamma, $\gamma^*(p_y)$ clipped to [low, high] (Mukhoti et al. 2020, prop. 2).
 
     $\gamma^*(p)$ solves $g(p, \gamma) = 1$ for the factor g of the gradient of `focal`, which is then that of
@@ -175,8 +175,8 @@ def _unit_ratio_gamma(p: Tensor, low: float, high: float) -> Tensor:
 
 @register_loss
 def inverse_focal(
-    logits: Logits, labels: Targets, *, gamma: InverseGamma | PerExample = 2.0, detach_weight: bool = False
-) -> PerExample:
+    logits: Logits, labels: Targets, *, gamma: InverseGamma | PerExampleLoss = 2.0, detach_weight: bool = False
+) -> PerExampleLoss:
     r"""Compute the inverse focal loss, $-(1 + p_y)^\gamma \log p_y$ (Wang et al. 2021, eq. 4).
 
     Confident samples weigh more, so that training sharpens; temperature scaling should follow. Equals cross-entropy at
@@ -202,7 +202,7 @@ def inverse_focal(
 
 
 @register_loss
-def dual_focal(logits: Logits, labels: Targets, *, gamma: NonNegativeFloat = 5.0) -> PerExample:
+def dual_focal(logits: Logits, labels: Targets, *, gamma: NonNegativeFloat = 5.0) -> PerExampleLoss:
     r"""Compute the dual focal loss, $-(1 - p_y + p_j)^\gamma \log p_y$ (Tao et al. 2023, eq. 5).
 
     p_j is the largest probability strictly below p_y, or 0 if there is none. Equals focal loss where p_j = 0. With two
@@ -231,7 +231,7 @@ def _next_below(p: Tensor) -> Tensor:
 
 
 @register_loss
-def bsce_gra(logits: Logits, labels: Targets, *, gamma: NonNegativeFloat = 1.0, norm: Norm = 1.0) -> PerExample:
+def bsce_gra(logits: Logits, labels: Targets, *, gamma: NonNegativeFloat = 1.0, norm: Norm = 1.0) -> PerExampleLoss:
     r"""Compute BSCE-GRA, $-\lVert e_y - p \rVert_q^\gamma \log p_y$ with a detached norm (Lin et al. 2025).
 
     The gradient is the one of cross-entropy times the uncertainty $\lVert e_y - p \rVert_q^\gamma$. Equals
@@ -268,7 +268,7 @@ def _class_error_norms(logits: Logits, norm: float) -> Tensor:
 
 
 @register_loss
-def poly1(logits: Logits, labels: Targets, *, epsilon: Annotated[float, Range(ge=-1)] = 2.0) -> PerExample:
+def poly1(logits: Logits, labels: Targets, *, epsilon: Annotated[float, Range(ge=-1)] = 2.0) -> PerExampleLoss:
     r"""Compute the Poly-1 loss, $-\log p_y + \epsilon (1 - p_y)$ (Leng et al. 2022).
 
     Changes the first Taylor coefficient of cross-entropy in 1 - p_y to 1 + epsilon. Equals cross-entropy at epsilon =
@@ -286,7 +286,7 @@ def poly1(logits: Logits, labels: Targets, *, epsilon: Annotated[float, Range(ge
 @register_loss
 def focal_calibration(
     logits: Logits, labels: Targets, *, gamma: NonNegativeFloat = 3.0, strength: float = 0.5
-) -> PerExample:
+) -> PerExampleLoss:
     r"""Compute focal loss plus `strength` times the Brier score (Liang et al. 2024).
 
     The Brier score $\lVert p - e_y \rVert^2$ is proper and corrects the underconfident minimizer of focal loss. Equals

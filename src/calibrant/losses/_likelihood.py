@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from calibrant._core.types import InputError, Labels, Logits, PerExample, SoftLabels, Targets
+from calibrant._core.types import InputError, Labels, Logits, PerExampleLoss, SoftLabels, Targets
 
 MIN_LOG_P = -1e4  # p is 0 long before; a masked label (-3e38) would give an infinite incoming gradient times 0
 
@@ -21,6 +21,11 @@ def check_labels(logits: Logits, labels: Targets) -> Targets:
     Raises:
         InputError: If there is not one label per row: broadcasting would give a wrong loss silently.
     """
+    if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)):
+        kinds = f"{type(logits).__name__} and {type(labels).__name__}"
+        raise InputError(
+            f"Expected tensors of logits and labels, got {kinds}. Try torch.as_tensor for both.", code="tensor_kind"
+        )
     if logits.ndim != 2 or logits.shape[1] == 1:
         raise InputError(
             f"Expected logits (n, k) of at least 2 classes, got {tuple(logits.shape)}. Try nn.Criterion for pixels and "
@@ -72,7 +77,7 @@ class _LogLikelihood(torch.autograd.Function):
         return logits_gradient.scatter_add_(-1, labels[:, None], (1 - ctx.epsilon) * incoming), None, None
 
 
-def log_likelihood(logits: Logits, labels: Targets, smoothing: float = 0.0) -> PerExample:
+def log_likelihood(logits: Logits, labels: Targets, smoothing: float = 0.0) -> PerExampleLoss:
     r"""Return $\log p_y$, or with smoothing its expectation under the target $(1-\epsilon) e_y + \epsilon / k$.
 
     For soft labels t in place of $e_y$, return the expectation under $(1-\epsilon) t + \epsilon / k$.
@@ -88,7 +93,7 @@ def log_likelihood(logits: Logits, labels: Targets, smoothing: float = 0.0) -> P
     return _LogLikelihood.apply(logits, labels, smoothing)  # pyright: ignore[reportReturnType]
 
 
-def expected_loss(logits: Logits, labels: Targets, function: Callable[[Tensor], Tensor]) -> PerExample:
+def expected_loss(logits: Logits, labels: Targets, function: Callable[[Tensor], Tensor]) -> PerExampleLoss:
     r"""Return function(log p_y), or for soft labels t its expectation $\sum_j t_j\, function(\log p_j)$.
 
     `function` works elementwise and is called once, with a tensor (n) or (n, k).
@@ -101,7 +106,7 @@ def expected_loss(logits: Logits, labels: Targets, function: Callable[[Tensor], 
 
 def weighted_cross_entropy(
     logits: Logits, labels: Targets, weight: Callable[[Tensor], Tensor], *, detach_weight: bool = False
-) -> PerExample:
+) -> PerExampleLoss:
     r"""Return $-w(\log p_y) \log p_y$, or its expectation over soft labels.
 
     Args:
@@ -124,7 +129,7 @@ def one_minus_p(log_p: Tensor) -> Tensor:
     return -log_p.expm1()
 
 
-def _soft_label_mean(labels: SoftLabels, logits: Logits, function: Callable[[Tensor], Tensor]) -> PerExample:
+def _soft_label_mean(labels: SoftLabels, logits: Logits, function: Callable[[Tensor], Tensor]) -> PerExampleLoss:
     """Return the mean of function(log p_j) over the classes j, weighted by the soft labels, (n).
 
     Args:
@@ -169,7 +174,7 @@ class _Brier(torch.autograd.Function):
         return p_m.sub_(p.mul_(p_m.sum(-1, keepdim=True))).mul_(factor), None
 
 
-def brier_score(logits: Logits, labels: Targets) -> PerExample:
+def brier_score(logits: Logits, labels: Targets) -> PerExampleLoss:
     r"""Return $\lVert p - e_y \rVert^2$, or $\lVert p - t \rVert^2 + 1 - \lVert t \rVert^2$ for soft labels t."""
     labels = check_labels(logits, labels)
     if labels.is_floating_point():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from calibrant._core.text import shorten_repr
-from calibrant._core.types import HalfOpenFraction, InputError, Logits, NonNegativeFloat, PerExample, Targets
+from calibrant._core.types import HalfOpenFraction, InputError, Logits, NonNegativeFloat, PerExampleLoss, Targets
 from calibrant.losses._focal import focal
 from calibrant.losses._likelihood import check_labels
 from calibrant.losses._register import register_loss
@@ -32,7 +32,7 @@ def class_balanced(
     counts: Counts | None = None,
     beta: HalfOpenFraction = 0.9999,
     gamma: NonNegativeFloat = 0.0,
-) -> PerExample:
+) -> PerExampleLoss:
     r"""Compute the class-balanced loss, $w_y L$ with $w_j \propto (1 - \beta) / (1 - \beta^{n_j})$ (Cui et al. 2019).
 
     $(1 - \beta^n) / (1 - \beta)$ is the effective number of n samples: the expected number of different prototypes
@@ -70,7 +70,7 @@ def logit_adjusted(
     counts: Counts | None = None,
     tau: NonNegativeFloat = 1.0,
     gamma: NonNegativeFloat = 0.0,
-) -> PerExample:
+) -> PerExampleLoss:
     r"""Compute the logit-adjusted loss (Menon et al. 2021, eq. 10).
 
     $-\log \frac{\pi_y^\tau e^{z_y}}{\sum_k \pi_k^\tau e^{z_k}}$, where $\pi_k$ is the share of class k in the training
@@ -96,7 +96,7 @@ def logit_adjusted(
 @register_loss
 def balanced_softmax(
     logits: Logits, labels: Targets, *, counts: Counts | None = None, gamma: NonNegativeFloat = 0.0
-) -> PerExample:
+) -> PerExampleLoss:
     r"""Compute the balanced softmax loss, $-\log \frac{n_y e^{z_y}}{\sum_k n_k e^{z_k}}$ (Ren et al. 2020).
 
     Equals `logit_adjusted` with tau = 1. A gamma above 0 replaces the cross-entropy of $z_k + \log n_k$ by focal loss.

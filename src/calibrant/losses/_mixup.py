@@ -16,7 +16,7 @@ from calibrant._core.types import (
     Loss,
     LossText,
     NonNegativeFloat,
-    PerExample,
+    PerExampleLoss,
     PositiveFloat,
     StatefulLoss,
     Targets,
@@ -38,7 +38,7 @@ class MixedBatch:
     strength: float  # weight of the mixed samples' loss
     num_clean: int  # m
 
-    def loss(self, loss: Loss, logits: Logits) -> PerExample:
+    def loss(self, loss: Loss, logits: Logits) -> PerExampleLoss:
         """Return the losses of the clean samples, then of the mixed ones.
 
         Args:
@@ -88,7 +88,7 @@ class Mixup:
         if isinstance(self.loss, str):
             object.__setattr__(self, "loss", LOSSES.resolve(self.loss))  # a frozen dataclass refuses assignment
 
-    def __call__(self, logits: Logits, labels: Targets) -> PerExample:
+    def __call__(self, logits: Logits, labels: Targets) -> PerExampleLoss:
         """Return the loss L of samples that are not mixed."""
         return self._inner(logits, labels)
 

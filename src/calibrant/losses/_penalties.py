@@ -6,7 +6,7 @@ Masked classes, with logit -inf, are not penalized.
 import torch
 from torch import Tensor
 
-from calibrant._core.types import Logits, NonNegativeFloat, Norm, PerExample, Targets, Width
+from calibrant._core.types import Logits, NonNegativeFloat, Norm, PerExampleLoss, Targets, Width
 from calibrant.losses._likelihood import check_labels, log_likelihood
 from calibrant.losses._register import register_loss
 
@@ -14,7 +14,7 @@ __all__ = ["acls", "entropy_regularized", "logit_norm", "logit_normalized", "mar
 
 
 @register_loss
-def entropy_regularized(logits: Logits, labels: Targets, *, strength: float = 0.1) -> PerExample:
+def entropy_regularized(logits: Logits, labels: Targets, *, strength: float = 0.1) -> PerExampleLoss:
     r"""Compute the confidence penalty, $-\log p_y - \alpha H(p)$ (Pereyra et al. 2017).
 
     $H(p) = -\sum_k p_k \log p_k$, in nats. Equals cross-entropy at strength 0, and bounds focal loss with gamma =
@@ -31,7 +31,7 @@ def entropy_regularized(logits: Logits, labels: Targets, *, strength: float = 0.
     return -log_likelihood(logits, labels) - strength * row_entropies(logits)
 
 
-def row_entropies(logits: Logits) -> PerExample:
+def row_entropies(logits: Logits) -> PerExampleLoss:
     """Return the entropy of each sample, in nats, with a finite gradient."""
     log_p = logits.log_softmax(-1)
     finite_log_p = log_p.clamp_min(torch.finfo(log_p.dtype).min)  # so that a class of probability 0 adds 0, not NaN
@@ -39,7 +39,7 @@ def row_entropies(logits: Logits) -> PerExample:
 
 
 @register_loss
-def logit_norm(logits: Logits, labels: Targets, *, strength: float = 0.01, p: Norm = 1.0) -> PerExample:
+def logit_norm(logits: Logits, labels: Targets, *, strength: float = 0.01, p: Norm = 1.0) -> PerExampleLoss:
     r"""Compute the logit penalty, $-\log p_y + \alpha \lVert z \rVert_p$ (Joo & Chung 2020; Wang et al. 2021).
 
     The norm is not divided by the number of classes, and changes if a constant is added to all logits. Equals
@@ -63,7 +63,7 @@ def logit_norm(logits: Logits, labels: Targets, *, strength: float = 0.01, p: No
 
 
 @register_loss
-def logit_normalized(logits: Logits, labels: Targets, *, temperature: Width = 0.04) -> PerExample:
+def logit_normalized(logits: Logits, labels: Targets, *, temperature: Width = 0.04) -> PerExampleLoss:
     r"""Compute LogitNorm, the cross-entropy of $z / (\tau \lVert z \rVert_2)$ (Wei et al. 2022).
 
     Training cannot lower it by scaling the logits. The trained network is used with its unnormalized logits, so fit a
@@ -82,7 +82,7 @@ def logit_normalized(logits: Logits, labels: Targets, *, temperature: Width = 0.
 @register_loss
 def margin_smoothing(
     logits: Logits, labels: Targets, *, strength: float = 0.1, margin: NonNegativeFloat = 10.0
-) -> PerExample:
+) -> PerExampleLoss:
     r"""Compute margin-based label smoothing, MbLS (Liu et al. 2022).
 
     $-\log p_y + \frac{\alpha}{k} \sum_j \max(0, \max_i z_i - z_j - m)$, with the mean over classes of the authors'
@@ -105,7 +105,7 @@ def acls(
     top: float = 1.0,
     rest: float = 0.1,
     margin: NonNegativeFloat = 10.0,
-) -> PerExample:
+) -> PerExampleLoss:
     r"""Compute adaptive and conditional label smoothing, ACLS (Park et al. 2023), as in the authors' code.
 
     $-\log p_y + \alpha [\lambda_1 \max(0, z_{max} - m)^2 + \frac{\lambda_2}{k-1} \sum_{j \ne max} \max(0, z_{max} -

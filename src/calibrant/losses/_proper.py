@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from calibrant._core.types import Logits, PerExample, Smoothing, Targets
+from calibrant._core.types import Logits, PerExampleLoss, Smoothing, Targets
 from calibrant.losses._likelihood import brier_score, log_likelihood
 from calibrant.losses._register import register_loss
 
@@ -12,7 +12,7 @@ __all__ = ["brier", "cross_entropy"]
 @register_loss
 def cross_entropy(
     logits: Logits, labels: Targets, *, smoothing: Smoothing = 0.0, off_target: Literal["k", "k-1"] = "k"
-) -> PerExample:
+) -> PerExampleLoss:
     r"""Compute cross-entropy, $-\log p_y$, optionally with label smoothing (Szegedy et al. 2016, section 7).
 
     Proper without smoothing.
@@ -39,7 +39,7 @@ def cross_entropy(
 
 
 @register_loss
-def brier(logits: Logits, labels: Targets) -> PerExample:
+def brier(logits: Logits, labels: Targets) -> PerExampleLoss:
     r"""Compute the Brier score, $\lVert p - e_y \rVert^2$, summed over classes (Brier 1950).
 
     Proper, and in [0, 2].

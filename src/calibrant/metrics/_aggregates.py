@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from calibrant._core.foreign import parse_json
 from calibrant._core.kernels.bins import NUM_ODDS_CELLS
@@ -138,19 +136,19 @@ def summary_fields(rows: Sequence[Any], *, drop: bool = False) -> dict[str, Any]
     # rounding may carry these sums beyond their limits
     shares = {"outcome": np.clip(outcome, 0, weight), "confidence": np.clip(outcome + gap, 0, weight)}
     cells = Aggregates(settings, main.groups, main.columns | shares)
-    words = torch.from_numpy(cells.add_up(["weight", "outcome", "confidence"], (main["cell"], NUM_ODDS_CELLS)))
+    words = cells.add_up(["weight", "outcome", "confidence"], (main["cell"], NUM_ODDS_CELLS))
     return {
         "k": k,
         "bins": bins,
         "sums": _to_words(main.add_up(FEATURES, main.bin_index)),
         "slots": _to_words(sets.add_up(FEATURES, slots, sets.bin_index)) if len(sets) else None,
-        "cells": _sums.to_words(words, 2, _sums.CELL_WORD_BITS).long(),
+        "cells": _sums.to_words(words, 2, _sums.CELL_WORD_BITS).astype(np.int64),
         "of": settings.get("of", "top"),
         "class_names": None if names is None else tuple(names),
         "groups": _group_sums(main, sets, slots) if settings.get("by") else None,
         "classes": _class_sums(classes, k) if len(classes) else None,
         "by_class": len(classes) > 0,
-        "max_surprisals": torch.tensor([_surprisal(main[name]) for name in EXTREMES], dtype=torch.float64),
+        "max_surprisals": np.array([_surprisal(main[name]) for name in EXTREMES], dtype=float),
     }
 
 
@@ -259,15 +257,15 @@ def _class_sums(classes: Aggregates, k: int) -> ClassSums:
     sums = classes.add_up(["weight", "probability", "outcome"], *indices)
     by_class, predicted = sums.sum((2, 3)), sums[..., 1].sum(2)  # (3 k) each
     rows = [by_class[2], predicted[2], predicted[0], predicted[2], predicted[1]]
-    return ClassSums(torch.from_numpy(sums.sum(3)).permute(1, 2, 0).contiguous(), torch.from_numpy(np.stack(rows)))
+    return ClassSums(np.ascontiguousarray(sums.sum(3).transpose(1, 2, 0)), np.stack(rows))
 
 
-def _to_words(sums: np.ndarray) -> Tensor:
+def _to_words(sums: np.ndarray) -> np.ndarray:
     """Return sums of features (f ...) in the words of `BinSums`, (3 f ...)."""
     sums = sums.copy()
     if len(sums) == len(FEATURES):  # squared log-likelihoods have coarser units
         sums[FEATURES.index("nll_square")] *= 2.0 ** (_sums.COARSE_UNIT_BITS - _sums.UNIT_BITS)
-    return _sums.to_words(torch.from_numpy(sums), 3, _sums.WORD_BITS).long()
+    return _sums.to_words(sums, 3, _sums.WORD_BITS).astype(np.int64)
 
 
 def _surprisal(column: np.ndarray) -> float:

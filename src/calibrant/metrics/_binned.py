@@ -5,11 +5,10 @@ from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-import torch
 
 from calibrant._core.kernels.bins import Bins, EventStatistics, mukhoti_edges
 from calibrant._core.kernels.softmax import visit_probabilities
-from calibrant._core.types import Count, Norm, Scalar
+from calibrant._core.types import Count, Norm
 from calibrant.metrics._class_sums import ClassBinSums, class_errors
 from calibrant.metrics._intervals import Interval
 from calibrant.metrics._metric import ErrorBins, metric
@@ -38,7 +37,7 @@ def _adaptive_ece_bins(bins: int = 15, edges: str = "equal_mass") -> ErrorBins:
     noise_floor="noise_floor",
     error_bins=_ece_bins,
 )
-def ece(events: EventStatistics, *, bins: Count = 15, norm: Norm = 1.0, edges: Edges = "equal_width") -> Scalar:
+def ece(events: EventStatistics, *, bins: Count = 15, norm: Norm = 1.0, edges: Edges = "equal_width") -> float:
     r"""Return the expected calibration error, $(\sum_b w_b |acc_b - conf_b|^p)^{1/p}$ (Guo et al. 2017, eq. 3).
 
     The event is that the predicted class is right, or the one that the predictions name. Biased upward: a perfectly
@@ -50,8 +49,8 @@ def ece(events: EventStatistics, *, bins: Count = 15, norm: Norm = 1.0, edges: E
         norm: The power p; 1 is the paper's, math.inf gives the largest gap.
         edges: "equal_width", the paper's, or "equal_mass".
 
-    >>> ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
-    tensor(0.2500, dtype=torch.float64)
+    >>> ece(np.zeros((4, 2)), np.array([0, 0, 0, 1]))
+    0.25
     """
     return gap_norm(bin_table(events, bins, edges), norm)
 
@@ -66,7 +65,7 @@ def ece(events: EventStatistics, *, bins: Count = 15, norm: Norm = 1.0, edges: E
 )
 def adaptive_ece(
     events: EventStatistics, *, bins: Count = 15, edges: Literal["equal_mass", "mukhoti"] = "equal_mass"
-) -> Scalar:
+) -> float:
     """Return the ECE over equal-mass bins (Nguyen & O'Connor 2015; Mukhoti et al. 2020, eq. 3).
 
     Args:
@@ -76,8 +75,8 @@ def adaptive_ece(
             "mukhoti" takes the authors' interpolated edges, which leave out the least confident example and reproduce
             their tables.
 
-    >>> adaptive_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), bins=2)
-    tensor(0.2500, dtype=torch.float64)
+    >>> adaptive_ece(np.zeros((4, 2)), np.array([0, 0, 0, 1]), bins=2)
+    0.25
     """
     by_score = events.by_score
     if edges == "equal_mass":
@@ -93,13 +92,13 @@ def adaptive_ece(
     meaning="largest gap of any bin, often decided by few examples",
     is_calibration_error=True,
 )
-def mce(events: EventStatistics, *, bins: Count = 15) -> Scalar:
+def mce(events: EventStatistics, *, bins: Count = 15) -> float:
     r"""Return the maximum calibration error, $\max_b |acc_b - conf_b|$ over non-empty bins (Guo et al. 2017, eq. 5).
 
     Often decided by a bin with a single example: `metrics.tables.bins(...)` has its count, at `.worst_bin`.
 
-    >>> mce(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
-    tensor(0.2500, dtype=torch.float64)
+    >>> mce(np.zeros((4, 2)), np.array([0, 0, 0, 1]))
+    0.25
     """
     return gap_norm(events.equal_width(bins), math.inf)
 
@@ -111,7 +110,7 @@ def mce(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     is_calibration_error=True,
     by_class=True,
 )
-def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean", "sum"] = "mean") -> Scalar:
+def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean", "sum"] = "mean") -> float:
     """Return the mean ECE over all classes j, with p_j as the forecast of y = j (Kull et al. 2019, eq. 3).
 
     Args:
@@ -119,8 +118,8 @@ def classwise_ece(p: Predictions, *, bins: Count = 15, reduction: Literal["mean"
         bins: Number of bins of equal width.
         reduction: "mean", which Mukhoti et al. (2020) print, or "sum", which Kull et al. print.
 
-    >>> classwise_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
-    tensor(0.2500, dtype=torch.float64)
+    >>> classwise_ece(np.zeros((4, 2)), np.array([0, 0, 0, 1]))
+    0.25
     """
     cells = ClassBinSums(p, bins)
     visit_probabilities(p.logits, cells.visitor)  # adds all probabilities to the sums, in chunks
@@ -146,7 +145,7 @@ def _squared_interval(events: EventStatistics, *, level: float, bins: Count = 15
     is_calibration_error=True,
     interval=_squared_interval,
 )
-def debiased_l2(events: EventStatistics, *, bins: Count = 15, squared: bool = False) -> Scalar:
+def debiased_l2(events: EventStatistics, *, bins: Count = 15, squared: bool = False) -> float:
     r"""Return the L2 calibration error without ECE's bias, the root of an unbiased estimate of its square.
 
     The square is $\sum_b w_b \,\mathrm{mean}_{i \ne j} u_i u_j$ over pairs in a bin of equal width, u = confidence -
@@ -162,13 +161,13 @@ def debiased_l2(events: EventStatistics, *, bins: Count = 15, squared: bool = Fa
         bins: Number of bins of equal width.
         squared: Return the unbiased square itself, with its sign.
 
-    >>> debiased_l2(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))  # pairs: 3 of 1/4, 3 of -1/4
-    tensor(0., dtype=torch.float64)
-    >>> print(debiased_l2.interval(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])))
+    >>> debiased_l2(np.zeros((4, 2)), np.array([0, 0, 0, 1]))  # pairs: 3 of 1/4, 3 of -1/4
+    0.0
+    >>> print(debiased_l2.interval(np.zeros((4, 2)), np.array([0, 0, 0, 1])))
     0.0000 [0.0000, 0.7422]
     """
     square = squared_error(events.moments(bins), level=0.9).value  # any level: only the estimate is used
-    return torch.tensor(square if squared else math.sqrt(max(square, 0.0)), dtype=torch.float64)
+    return square if squared else math.sqrt(max(square, 0.0))
 
 
 def _noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
@@ -180,8 +179,8 @@ def _noise_floor_interval(events: EventStatistics, *, level: float, bins: Count 
     # the sums of clusters leave out the empty bins, as the mask does here
     occupied, weight = moments.total_weight > 0, moments.clusters.total_weight
     variance = moments.noise[occupied]
-    unanimous = weight * (variance / moments.total_weight[occupied]).sqrt()
-    return cluster_noise_interval(moments.clusters, variance.sqrt().diag(), unanimous, independent)
+    unanimous = weight * np.sqrt(variance / moments.total_weight[occupied])
+    return cluster_noise_interval(moments.clusters, np.diag(np.sqrt(variance)), unanimous, independent)
 
 
 def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bins: Count = 15) -> Interval:
@@ -192,11 +191,10 @@ def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bin
     if by_score.clusters is None:
         return independent
     clusters = by_score.clusters
-    deviation = (clusters.value * (1 - clusters.value) * by_score.dispersion).clamp_min(0).sqrt()
+    deviation = np.sqrt(np.maximum(clusters.value * (1 - clusters.value) * by_score.dispersion, 0))
     unanimous = replace(clusters, residual=clusters.total_weight * deviation).equal_mass(bins).residual
     # of every independent sum in every bin, without the bins that are empty
     deviations = np.sqrt(sums.variance * by_score.dispersion)[:, None] * shares[shares.any(1)].T
-    deviations = torch.from_numpy(deviations).to(unanimous.device)
     return cluster_noise_interval(clusters.equal_mass(bins), deviations, unanimous, independent)
 
 
@@ -208,7 +206,7 @@ def _adaptive_noise_floor_interval(events: EventStatistics, *, level: float, bin
     interval=_noise_floor_interval,
     revision=2,
 )
-def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
+def noise_floor(events: EventStatistics, *, bins: Count = 15) -> float:
     r"""Return the mean ECE of a perfectly calibrated model with these confidences, computed without simulation.
 
     In every bin of this model the number of events is the sum of independent outcomes, whose distribution is known up
@@ -217,12 +215,12 @@ def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     interval is the central interval of this ECE: at level 0.90 `high` is the 95 % quantile, below which an ECE is no
     evidence of miscalibration. If examples depend on each other in clusters, the bins vary as the clusters do.
 
-    >>> noise_floor(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64))  # E |B - 50| / 100 for B ~ Bin(100, 1/2)
-    tensor(0.0398, dtype=torch.float64)
-    >>> print(noise_floor.interval(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64)))
+    >>> round(noise_floor(np.zeros((100, 2)), np.zeros(100, dtype=int)), 4)  # E |B - 50| / 100 for B ~ Bin(100, 1/2)
+    0.0398
+    >>> print(noise_floor.interval(np.zeros((100, 2)), np.zeros(100, dtype=int)))
     0.0398 [0.0000, 0.1000]
     """
-    return torch.tensor(_noise_floor_interval(events, level=0.9, bins=bins).value, dtype=torch.float64)
+    return _noise_floor_interval(events, level=0.9, bins=bins).value
 
 
 @metric(
@@ -233,16 +231,16 @@ def noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
     interval=_adaptive_noise_floor_interval,
     revision=2,
 )
-def adaptive_noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar:
+def adaptive_noise_floor(events: EventStatistics, *, bins: Count = 15) -> float:
     """Return the mean adaptive ECE of a perfectly calibrated model with these confidences. See `noise_floor`.
 
     Examples of equal confidence share their mean outcome, so that bins which divide them vary together. The mean and
     the interval of such bins are drawn, with a fixed seed.
 
-    >>> adaptive_noise_floor(torch.zeros(100, 2), torch.zeros(100, dtype=torch.int64), bins=1)
-    tensor(0.0398, dtype=torch.float64)
+    >>> round(adaptive_noise_floor(np.zeros((100, 2)), np.zeros(100, dtype=np.int64), bins=1), 4)
+    0.0398
     """
-    return torch.tensor(_adaptive_noise_floor_interval(events, level=0.9, bins=bins).value, dtype=torch.float64)
+    return _adaptive_noise_floor_interval(events, level=0.9, bins=bins).value
 
 
 @metric(
@@ -251,20 +249,20 @@ def adaptive_noise_floor(events: EventStatistics, *, bins: Count = 15) -> Scalar
     meaning="largest number of equal-mass bins whose accuracies increase",
     is_calibration_error=True,
 )
-def sweep_ece(events: EventStatistics, *, norm: Norm = 1.0) -> Scalar:
+def sweep_ece(events: EventStatistics, *, norm: Norm = 1.0) -> float:
     r"""Return the ECE over the largest number of equal-mass bins with increasing accuracies (Roelofs et al. 2022).
 
     The number of bins grows one by one, up to the number of distinct confidences. It stops before the accuracy of a bin
     would be below the accuracy of the bin before it. `norm` is the power p of `ece`.
 
-    >>> sweep_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
-    tensor(0.2500, dtype=torch.float64)
+    >>> sweep_ece(np.zeros((4, 2)), np.array([0, 0, 0, 1]))
+    0.25
     """
     by_score = events.by_score
     table = Bins.equal_mass(1, by_score)
     for bins in range(2, len(by_score.value) + 1):
         finer = Bins.equal_mass(bins, by_score)
-        if bool((finer.accuracy.diff() < -1e-12).any()):  # less is rounding
+        if bool((np.diff(finer.accuracy) < -1e-12).any()):  # less is rounding
             break
         table = finer
     return gap_norm(table, norm)

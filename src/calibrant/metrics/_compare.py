@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 
 from calibrant._core import registry
 from calibrant._core.kernels.bins import MAX_CLUSTER_SLOTS
@@ -100,8 +99,8 @@ def compare(
     Raises:
         InputError: If labels, weights, clusters or events differ, or the level is not in (0, 1).
 
-    >>> z = torch.tensor([[0.0, 1.0], [0.0, -1.0]]).repeat(50, 1)
-    >>> p = Predictions(z, torch.tensor([1, 0]).repeat(50))
+    >>> z = np.tile([[0.0, 1.0], [0.0, -1.0]], (50, 1))
+    >>> p = Predictions(z, np.tile([1, 0], 50))
     >>> compare(p, Predictions(2 * z, p.labels), names=["accuracy"])["accuracy"].difference
     0.0
     """
@@ -150,9 +149,9 @@ class ModelDifferences:
 
         sides = self._jackknives
         first, second = (measure(side.predictions) for side in sides)
-        parts = [torch.tensor([*map(measure, _remainders(metric, side))], dtype=torch.float64) for side in sides]
+        parts = [np.array([*map(measure, _remainders(metric, side))]) for side in sides]
         parts = [parts[1] - parts[0]] if self.is_paired else parts  # of independent samples, the variances add up
-        error = math.sqrt(sum((len(part) - 1) ** 2 / len(part) * float(part.var()) for part in parts))
+        error = math.sqrt(sum((len(part) - 1) ** 2 / len(part) * float(part.var(ddof=1)) for part in parts))
         units = float(min(num_units(side.predictions) for side in sides))
         # the quantile of groups - 1 degrees of freedom, relative to that of the units
         error *= student_quantile(0.95, sides[0].groups - 1) / student_quantile(0.95, units - 1)
@@ -194,11 +193,11 @@ class ModelDifferences:
 def _in_groups(p: Predictions, groups: int, seed: int) -> Jackknife:
     """Divide the independent units of predictions, examples or clusters, into groups at random."""
     clusters = p.clusters
-    unit = torch.arange(len(p)) if clusters is None else clusters.unique(return_inverse=True)[1].cpu()
+    unit = np.arange(len(p)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
     size = int(unit.max()) + 1
     groups = min(groups, size, MAX_CLUSTER_SLOTS)  # sums of clusters are kept in so many sets at most
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(size))
-    return Jackknife(p, (torch.arange(size) % groups)[order][unit].to(p.labels.device), groups)
+    order = np.random.default_rng(seed).permutation(size)
+    return Jackknife(p, (np.arange(size) % groups)[order][unit], groups)
 
 
 def _remainders(metric: Metric[...], side: Jackknife) -> Iterator[Any]:
@@ -211,7 +210,7 @@ def _remainders(metric: Metric[...], side: Jackknife) -> Iterator[Any]:
 
 def _check_same_examples(first: Predictions, second: Predictions) -> None:
     """Raise `InputError` unless labels, weights, clusters and events are the same."""
-    if not torch.equal(first.labels, second.labels):
+    if not np.array_equal(first.labels, second.labels):
         raise InputError(
             f"Expected the same examples in the same order, got {len(first)} and {len(second)} examples"
             + (" with different labels." if len(first) == len(second) else "."),
@@ -219,7 +218,7 @@ def _check_same_examples(first: Predictions, second: Predictions) -> None:
         )
     for name in ("weights", "clusters"):
         a, b = getattr(first, name), getattr(second, name)
-        if (a is None) != (b is None) or (a is not None and not torch.equal(a, b)):
+        if (a is None) != (b is None) or (a is not None and not np.array_equal(a, b)):
             raise InputError(f"Expected predictions with the same {name}.", code=f"different_{name}")
     if first.of != second.of:
         raise InputError(

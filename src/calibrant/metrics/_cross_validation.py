@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from statistics import NormalDist
 
-from torch import Tensor
+import numpy as np
 
 from calibrant.metrics._compare import Difference
 from calibrant.metrics._intervals import Interval, Sample
@@ -21,7 +21,7 @@ def shared_training_factor(folds: int) -> float:
     return math.sqrt(1 + folds / (folds - 1))
 
 
-def cross_validated_mean(values: Tensor, folds: int, p: Predictions, level: float = 0.90) -> Interval:
+def cross_validated_mean(values: np.ndarray, folds: int, p: Predictions, level: float = 0.90) -> Interval:
     """Return the mean of a score over held-out folds, with its interval over draws of the data.
 
     The standard error is that of independent examples or clusters and of one more, unseen example, which may change the

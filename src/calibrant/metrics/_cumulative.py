@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from calibrant._core.kernels.bins import MAX_CLUSTER_SLOTS, EventStatistics, GroupedScores
-from calibrant._core.types import Count, Scalar, Width
+from calibrant._core.lazy import special
+from calibrant._core.types import Count, Sums, Width
 from calibrant.metrics._intervals import SUM_ROUNDING, Evidence
 from calibrant.metrics._metric import metric
 from calibrant.metrics._null import MIN_EVENT_VARIANCE, NUM_NULL_DRAWS, NullResiduals
@@ -25,7 +25,7 @@ MAX_REFINED_P_VALUE = 0.01  # simulated p-value below which too few draws exceed
     is_calibration_error=True,
     test=lambda events: _path_test(events.by_score, _path_range, range_tail, reflections=4),
 )
-def kuiper(events: EventStatistics) -> Scalar:
+def kuiper(events: EventStatistics) -> float:
     r"""Return Kuiper's calibration error, $\max_k C_k - \min_k C_k$ (Arrieta-Ibarra et al. 2022, ECCE-R).
 
     $C_k = \frac1n \sum_{i \le k} (a_i - c_i)$ of correctness a and confidence c runs over examples sorted by
@@ -39,12 +39,12 @@ def kuiper(events: EventStatistics) -> Scalar:
     the smaller of both p-values then counts. If events or non-events are rare, a limit with jumps, a Poisson process,
     takes the place of the Brownian motion for such p-values.
 
-    >>> kuiper(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
-    tensor(0.2500, dtype=torch.float64)
-    >>> print(kuiper.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
+    >>> kuiper(np.zeros((4, 2)), np.array([0, 0, 0, 1]))
+    0.25
+    >>> print(kuiper.test(np.zeros((100, 2)), np.array([0] * 60 + [1] * 40)))
     0.1000 (p = 0.068)
     """
-    return _path_range(cumulative_residuals(events.by_score))
+    return float(_path_range(cumulative_residuals(events.by_score)))
 
 
 @metric(
@@ -55,17 +55,17 @@ def kuiper(events: EventStatistics) -> Scalar:
     is_calibration_error=True,
     test=lambda events: _path_test(events.by_score, _path_supremum, supremum_tail, reflections=2),
 )
-def ks(events: EventStatistics) -> Scalar:
+def ks(events: EventStatistics) -> float:
     r"""Return the Kolmogorov-Smirnov calibration error, $\max_k |C_k|$ (Gupta et al. 2021; ECCE-MAD). See `kuiper`.
 
     The test is as for `kuiper`, with the supremum of the absolute value of a Brownian motion.
 
-    >>> ks(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
-    tensor(0.2500, dtype=torch.float64)
-    >>> print(ks.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
+    >>> ks(np.zeros((4, 2)), np.array([0, 0, 0, 1]))
+    0.25
+    >>> print(ks.test(np.zeros((100, 2)), np.array([0] * 60 + [1] * 40)))
     0.1000 (p = 0.068)
     """
-    return _path_supremum(cumulative_residuals(events.by_score))
+    return float(_path_supremum(cumulative_residuals(events.by_score)))
 
 
 def _skce_test(
@@ -74,7 +74,7 @@ def _skce_test(
     """Test the SKCE by simulating calibrated models, as described at `skce`."""
     null = NullResiduals.draw(events.by_score, draws, seed)
 
-    def sum_over_pairs(gaps: Tensor) -> Tensor:
+    def sum_over_pairs(gaps: np.ndarray) -> np.ndarray:
         """Return the sum of u_i u_j times the kernel over all pairs i != j, also those within a cluster.
 
         The gaps (r g) are the sums of u = correct - confidence of r samples in g groups of equal confidence v.
@@ -82,7 +82,7 @@ def _skce_test(
         # undo the scaling of `NullResiduals` for fractional outcomes, to get the weight of the events
         hits = gaps / math.sqrt(null.dispersion) + null.total_weight * null.value
         # the sum of u^2: (1 - v)^2 for each hit, and v^2 for each miss
-        self_pairs = (hits * (1 - 2 * null.value) + null.total_weight * null.value.square()).sum(-1)
+        self_pairs = (hits * (1 - 2 * null.value) + null.total_weight * np.square(null.value)).sum(-1)
         return kernel_sum(null.value, gaps, width) - null.dispersion * self_pairs
 
     return Evidence(float(skce_estimate(events.by_score, width)), null.p_value(sum_over_pairs))
@@ -94,7 +94,7 @@ def _skce_test(
     is_calibration_error=True,
     test=_skce_test,
 )
-def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
+def skce(events: EventStatistics, *, width: Width = 0.4) -> float:
     r"""Return the squared kernel calibration error of the event, without bias (Widmann et al. 2019).
 
     $\mathrm{mean}_{i \ne j}\, u_i u_j e^{-|c_i - c_j| / w}$ with u = correct - confidence: their estimator with the
@@ -105,9 +105,9 @@ def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     steps of 1 / (draws + 1). It merges more than 512 distinct confidences into 512. In clusters, only pairs of examples
     of different clusters count in the value.
 
-    >>> skce(torch.zeros(2, 2), torch.tensor([0, 1]))  # u = 1/2 and -1/2, kernel 1
-    tensor(-0.2500, dtype=torch.float64)
-    >>> skce.test(torch.zeros(100, 2), torch.tensor([0] * 80 + [1] * 20)).p_value
+    >>> skce(np.zeros((2, 2)), np.array([0, 1]))  # u = 1/2 and -1/2, kernel 1
+    -0.25
+    >>> skce.test(np.zeros((100, 2)), np.array([0] * 80 + [1] * 20)).p_value
     0.001
     """
     return skce_estimate(events.by_score, width)
@@ -118,21 +118,21 @@ def skce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
     meaning="maximum mean calibration error with a kernel; biased upward",
     is_calibration_error=True,
 )
-def mmce(events: EventStatistics, *, width: Width = 0.4) -> Scalar:
+def mmce(events: EventStatistics, *, width: Width = 0.4) -> float:
     r"""Return the maximum mean calibration error of Kumar et al. (2018).
 
     $\sqrt{\frac1{n^2} \sum_{ij} u_i u_j e^{-|c_i - c_j| / w}}$ with u = correct - confidence. Biased upward, as the
     pairs i = j count; `skce` leaves them out.
 
-    >>> mmce(torch.zeros(2, 2), torch.tensor([0, 0]))
-    tensor(0.5000, dtype=torch.float64)
+    >>> mmce(np.zeros((2, 2)), np.array([0, 0]))
+    0.5
     """
     by_score = events.by_score
-    return kernel_sum(by_score.value, by_score.residual, width).clamp_min(0).sqrt() / by_score.total_weight.sum()
+    return np.sqrt(np.maximum(kernel_sum(by_score.value, by_score.residual, width), 0)) / by_score.total_weight.sum()
 
 
 def _path_test(
-    by_score: GroupedScores, size: Callable[[Tensor], Tensor], tail: Callable[[float], float], reflections: int
+    by_score: GroupedScores, size: Callable[[np.ndarray], np.ndarray], tail: Callable[[float], float], reflections: int
 ) -> Evidence:
     """Test the size of the path C_0 .. C_g of a calibrated model, which nears a Brownian motion times sigma.
 
@@ -193,26 +193,26 @@ def _process_tail(by_score: GroupedScores, x: float, tail: Callable[[float], flo
     return max(brownian, min(reflections * (2 * heavy - asymmetry * (heavy - light)), MAX_REFINED_P_VALUE))
 
 
-def cumulative_residuals(by_score: GroupedScores) -> Tensor:
+def cumulative_residuals(by_score: GroupedScores) -> np.ndarray:
     """Return C_0 .. C_g, the running sums of outcome minus confidence per unit of weight."""
     weight, confidence, outcome, _ = by_score.cumulative_sums
-    return (outcome - confidence).div_(weight[-1])
+    return (outcome - confidence) / weight[-1]
 
 
-def _running_sums(steps: Tensor) -> Tensor:
+def _running_sums(steps: np.ndarray) -> np.ndarray:
     """Return the running sums along the last dimension, starting at 0."""
-    return torch.nn.functional.pad(steps.cumsum(-1), (1, 0))
+    return np.concatenate([np.zeros((*steps.shape[:-1], 1)), steps.cumsum(-1)], axis=-1)
 
 
-def _path_range(path: Tensor) -> Tensor:
-    return path.amax(-1) - path.amin(-1)
+def _path_range(path: np.ndarray) -> np.ndarray:
+    return np.asarray(path.max(-1) - path.min(-1))
 
 
-def _path_supremum(path: Tensor) -> Tensor:
-    return path.abs().amax(-1)
+def _path_supremum(path: np.ndarray) -> np.ndarray:
+    return np.asarray(abs(path).max(-1))
 
 
-def kernel_sum(value: Tensor, steps: Tensor, width: float) -> Tensor:
+def kernel_sum(value: np.ndarray, steps: np.ndarray, width: float) -> Sums:
     r"""Return $\sum_{gh} s_g s_h e^{-|v_g - v_h| / w}$ over pairs of groups of equal confidence, by one running sum.
 
     With v sorted, the terms h < g are $s_g e^{-v_g/w} \sum_{h < g} s_h e^{v_h/w}$. Exponentials are relative to the
@@ -226,20 +226,20 @@ def kernel_sum(value: Tensor, steps: Tensor, width: float) -> Tensor:
     Returns:
         A number, or one per row.
     """
-    block = ((value - value[0]) / (500 * width)).long()  # e^500 is far below the largest float64, e^709
-    sizes = block.unique_consecutive(return_counts=True)[1].tolist()
-    total, carried = steps.square().sum(-1), steps.new_zeros(*steps.shape[:-1], 1)  # the terms g = h; running sum
+    block = ((value - value[0]) / (500 * width)).astype(np.int64)  # e^500 is far below the largest float64, e^709
+    ends = np.flatnonzero(np.diff(block)) + 1
+    total, carried = np.square(steps).sum(-1), np.zeros((*steps.shape[:-1], 1))  # the terms g = h; running sum
     last = value[0]
-    for v, s in zip(value.split(sizes), steps.split(sizes, -1), strict=True):
-        growth = ((v - v[0]) / width).exp()
-        carried = carried * ((last - v[0]) / width).exp()  # running sum of earlier blocks, relative to this start
+    for v, s in zip(np.split(value, ends), np.split(steps, ends, axis=-1), strict=True):
+        growth = np.exp((v - v[0]) / width)
+        carried = carried * np.exp((last - v[0]) / width)  # running sum of earlier blocks, relative to this start
         sums = (s * growth).cumsum(-1) + carried
         total = total + 2 * (s / growth * (sums - s * growth)).sum(-1)  # the terms h < g, and as many h > g
         carried, last = sums[..., -1:] / growth[-1], v[-1]
     return total
 
 
-def skce_estimate(by_score: GroupedScores, width: float) -> Scalar:
+def skce_estimate(by_score: GroupedScores, width: float) -> float:
     """Return the unbiased estimate of the squared kernel calibration error, the mean of u_i u_j times the kernel.
 
     The mean is over pairs of examples, with u = correct - confidence (see `skce`). Pairs of an example with itself are
@@ -247,12 +247,12 @@ def skce_estimate(by_score: GroupedScores, width: float) -> Scalar:
     """
     n = by_score.total_weight.sum()
     if (sums := by_score.clusters) is not None:
-        pairs = n.square() - sums.total_weight.sum(1).square().sum()  # of examples of two clusters
+        pairs = np.square(n) - np.square(sums.total_weight.sum(1)).sum()  # of examples of two clusters
         within = kernel_sum(sums.value, sums.residual, width).sum()  # sums of each cluster, added
         across = kernel_sum(sums.value, sums.residual.sum(0), width) - within
-        return across / pairs if float(pairs) > SUM_ROUNDING * float(n) ** 2 else n.new_zeros(())
+        return across / pairs if float(pairs) > SUM_ROUNDING * float(n) ** 2 else 0.0
     if float(n) <= 1:
-        return n.new_zeros(())
+        return 0.0
     # the pairs of an example with itself have the kernel 1 and sum to `residual_square`
     return (kernel_sum(by_score.value, by_score.residual, width) - by_score.residual_square) / (n * (n - 1))
 
@@ -265,8 +265,8 @@ def range_tail(r: float) -> float:
     """
     if r < 0.4:  # where the probability is 1 up to 3e-12, and the series converges slowly
         return 1.0
-    k = torch.arange(1, 101, dtype=torch.float64)
-    terms = k * torch.special.erfc(k * r / math.sqrt(2)) / 2  # 1 - Phi(x) is erfc(x / sqrt 2) / 2
+    k = np.arange(1, 101, dtype=float)
+    terms = k * special.erfc(k * r / math.sqrt(2)) / 2  # 1 - Phi(x) is erfc(x / sqrt 2) / 2
     return min(1.0, max(0.0, 8 * _alternating_sum(terms)))
 
 
@@ -280,13 +280,13 @@ def supremum_tail(x: float) -> float:
     """
     if x < 0.15:  # where the probability is 1 in float64
         return 1.0
-    odd = 2 * torch.arange(0, 50, dtype=torch.float64) + 1  # 2 k + 1
+    odd = 2 * np.arange(0, 50, dtype=float) + 1  # 2 k + 1
     if x > 2:  # the reflected series: no cancellation in the tail
-        return min(1.0, 2 * _alternating_sum(torch.special.erfc(odd * x / math.sqrt(2))))
-    terms = (-(odd**2) * math.pi**2 / (8 * x**2)).exp() / odd
+        return min(1.0, 2 * _alternating_sum(special.erfc(odd * x / math.sqrt(2))))
+    terms = np.exp(-(odd**2) * math.pi**2 / (8 * x**2)) / odd
     return min(1.0, max(0.0, 1 - 4 / math.pi * _alternating_sum(terms)))
 
 
-def _alternating_sum(terms: Tensor) -> float:
+def _alternating_sum(terms: np.ndarray) -> float:
     """Return the first term minus the second plus the third, and so on."""
     return float(terms[::2].sum() - terms[1::2].sum())

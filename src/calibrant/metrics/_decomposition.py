@@ -51,8 +51,8 @@ def decompose_score(
         level: Probability that each interval holds the truth.
 
     >>> halve = lambda predictions: lambda z: z / 2
-    >>> z = torch.tensor([[0.0, 2.0]]).expand(10, 2)
-    >>> round(decompose_score(z, torch.ones(10, dtype=torch.int64), fit=halve).refinement.value, 4)  # log(1 + 1/e)
+    >>> z = np.tile([0.0, 2.0], (10, 1))
+    >>> round(decompose_score(z, np.ones(10, dtype=np.int64), fit=halve).refinement.value, 4)  # log(1 + 1/e)
     0.3133
     """
     metric = nll if score == "nll" else brier

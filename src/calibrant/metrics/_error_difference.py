@@ -16,7 +16,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from calibrant._core.kernels.bins import Events, equal_width_index
 from calibrant.metrics._intervals import MIN_DIVISOR, Sample
@@ -40,9 +39,9 @@ class BinnedGaps:
     def from_events(cls, events: Events, error_bins: ErrorBins) -> "BinnedGaps":
         """Compute the gaps in bins of equal width or mass, where equal confidences share one bin."""
         events, (bins, is_equal_mass) = events.merged, error_bins
-        c, a = (x.cpu().double().numpy() for x in (events.confidence, events.outcome))
+        c, a = (x.astype(float) for x in (events.confidence, events.outcome))
         w = _weights(events)
-        index = _mass_index(c, w, bins) if is_equal_mass else equal_width_index(bins, events.confidence).cpu().numpy()
+        index = _mass_index(c, w, bins) if is_equal_mass else equal_width_index(bins, events.confidence)
         bin_weight = np.maximum(np.bincount(index, w, bins), MIN_DIVISOR)
         gap_sum = np.bincount(index, w * (c - a), bins)
         deviation = c - a - (gap_sum / bin_weight)[index]  # of each gap from the mean of its bin
@@ -51,7 +50,7 @@ class BinnedGaps:
             variance = np.bincount(index, w * deviation**2, bins)
             calibrated_variance = np.bincount(index, w * c * (1 - c), bins)
         else:
-            cell_key = events.clusters.cpu().numpy() * bins + index  # one cell per cluster and bin
+            cell_key = events.clusters * bins + index  # one cell per cluster and bin
             cells, cell = np.unique(cell_key, return_inverse=True)
             variance = np.bincount(cells % bins, np.bincount(cell, w * deviation) ** 2, bins)
             calibrated_variance = np.bincount(index, w**2 * c * (1 - c), bins)
@@ -113,26 +112,25 @@ def distinctness(first: Events, second: Events) -> float:
     It is 1 if they differ on average by a standard error of the mean outcome.
     """
     distance, weights = _confidence_distance(first.merged, second.merged)
-    c = np.stack([events.merged.confidence.cpu().double().numpy() for events in (first, second)])
+    c = np.stack([events.merged.confidence.astype(float) for events in (first, second)])
     variance = float(weights @ (c * (1 - c)).mean(0))  # of the sum of outcomes
     return float(min(1.0, weights @ distance / max(math.sqrt(variance), MIN_DIVISOR)))
 
 
 def _confidence_distance(first: Events, second: Events) -> tuple[np.ndarray, np.ndarray]:
     """Return the absolute differences of the confidences (n), and the weights (n)."""
-    a, b = (events.confidence.cpu().double().numpy() for events in (first, second))
+    a, b = (events.confidence.astype(float) for events in (first, second))
     return np.abs(b - a), _weights(second)
 
 
 def _weights(events: Events) -> np.ndarray:
     """Return the weight of each row (n), 1 without weights."""
-    return np.ones(len(events.outcome)) if events.weights is None else events.weights.cpu().double().numpy()
+    return np.ones(len(events.outcome)) if events.weights is None else events.weights.astype(float)
 
 
 def _error(model: BinnedGaps, values: np.ndarray) -> float:
     """Return the standard error of a mean over the examples of a model, or over its clusters."""
-    column = torch.from_numpy(values).to(model.events.confidence.device)
-    return Sample.from_values(column, model.events.weights, model.events.clusters).error
+    return Sample.from_values(values, model.events.weights, model.events.clusters).error
 
 
 def _bias(first: BinnedGaps, second: BinnedGaps, distinctness: float) -> tuple[float, float]:

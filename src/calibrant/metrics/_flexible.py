@@ -6,10 +6,8 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from calibrant._core.kernels.bins import MAX_CLUSTER_SLOTS, EventStatistics, GroupedScores
-from calibrant._core.types import Scalar
 from calibrant.metrics._intervals import Evidence, Interval
 from calibrant.metrics._logit_fits import (
     MAX_LOGIT_ERROR,
@@ -20,7 +18,6 @@ from calibrant.metrics._logit_fits import (
     expit,
     fit_logits,
     log_odds,
-    to_numpy,
 )
 from calibrant.metrics._metric import Metric, metric
 from calibrant.metrics._null import NullResiduals, merge_scores
@@ -89,7 +86,7 @@ class SplineCurve:
         z = log_odds(by_score)
         check_both_outcomes(by_score)
         check_overlap(by_score)
-        places = _knot_places(z, to_numpy(by_score.total_weight), knots)
+        places = _knot_places(z, by_score.total_weight, knots)
         return cls(LogitFit.of_sample(spline_columns(z, places), by_score, z), places)
 
     @property
@@ -106,8 +103,8 @@ class SplineCurve:
     def error(self, name: str) -> float:
         """Return an error of the curve, by the name of its metric."""
         by_score = self.fit.by_score
-        distance = np.abs(self.fit.probability - to_numpy(by_score.value))
-        return float(CURVE_ERRORS[name](distance, to_numpy(by_score.total_weight)))
+        distance = np.abs(self.fit.probability - by_score.value)
+        return float(CURVE_ERRORS[name](distance, by_score.total_weight))
 
     def largest_error(self, name: str, level: float) -> float:
         """Return the largest error of the curves that Wald's test does not reject, searched in fixed directions."""
@@ -125,8 +122,8 @@ class SplineCurve:
         theta = fit.theta + direction * np.sqrt(radius * values.clip(0)) @ vectors.T
         merged = merge_scores(fit.by_score, MAX_CLUSTER_SLOTS)
         z = log_odds(merged)
-        distance = np.abs(expit(z + theta @ spline_columns(z, self.places).T) - to_numpy(merged.value))
-        return max(self.error(name), float(CURVE_ERRORS[name](distance, to_numpy(merged.total_weight)).max()))
+        distance = np.abs(expit(z + theta @ spline_columns(z, self.places).T) - merged.value)
+        return max(self.error(name), float(CURVE_ERRORS[name](distance, merged.total_weight).max()))
 
 
 def _knot_places(z: Array, weight: Array, knots: NumKnots) -> Array:
@@ -142,10 +139,10 @@ def _drawn_distances(by_score: GroupedScores, knots: NumKnots) -> tuple[Array, A
     cache = by_score.__dict__.setdefault("_spline_draws", {})  # as in `NullResiduals.shared`
     if knots not in cache:
         null = NullResiduals.shared(by_score)
-        weight, risk = to_numpy(null.total_weight), to_numpy(null.value)
+        weight, risk = null.total_weight, null.value
         z = log_odds(GroupedScores(null.value, null.total_weight, null.total_weight))
         x = spline_columns(z, _knot_places(z, weight, knots))
-        residuals = np.concatenate([to_numpy(null.observed), to_numpy(null.drawn)])
+        residuals = np.concatenate([null.observed, null.drawn])
         theta = fit_logits(x, weight, (residuals + weight * risk).clip(0, weight), z)
         cache[knots] = np.abs(expit(z + theta @ x.T) - risk), weight
     return cache[knots]
@@ -200,7 +197,7 @@ def _declare_floor(name: str, title: str) -> Callable[[Callable[..., Any]], Metr
 
 
 @_declare("ici", "ICI", "mean distance of the flexible curve to the diagonal; biased upward, see its noise floor")
-def ici(events: EventStatistics, *, knots: NumKnots = 4) -> Scalar:
+def ici(events: EventStatistics, *, knots: NumKnots = 4) -> float:
     r"""Return the integrated calibration index, the mean of $|p - c(p)|$ over the examples (Austin & Steyerberg 2019).
 
     c is the flexible calibration curve: a restricted cubic spline of logit p with `knots` knots at Harrell's quantiles,
@@ -214,54 +211,49 @@ def ici(events: EventStatistics, *, knots: NumKnots = 4) -> Scalar:
 
     >>> from calibrant import Predictions
     >>> p = Predictions.from_confidence([0.2] * 3 + [0.8] * 3, [1, 0, 0, 1, 1, 0])
-    >>> ici(p)  # two probabilities leave a line, through 1/3 and 2/3
-    tensor(0.1333, dtype=torch.float64)
+    >>> round(ici(p), 4)  # two probabilities leave a line, through 1/3 and 2/3
+    0.1333
     """
-    return _scalar(SplineCurve.of_events(events, knots).error("ici"))
+    return SplineCurve.of_events(events, knots).error("ici")
 
 
 @_declare("e50", "E50", "median distance of the flexible curve to the diagonal; biased upward, see its noise floor")
-def e50(events: EventStatistics, *, knots: NumKnots = 4) -> Scalar:
+def e50(events: EventStatistics, *, knots: NumKnots = 4) -> float:
     """Return the median of the distances that `ici` averages (Austin & Steyerberg 2019)."""
-    return _scalar(SplineCurve.of_events(events, knots).error("e50"))
+    return SplineCurve.of_events(events, knots).error("e50")
 
 
 @_declare("e90", "E90", "90 % quantile of the distance of the flexible curve to the diagonal; biased upward")
-def e90(events: EventStatistics, *, knots: NumKnots = 4) -> Scalar:
+def e90(events: EventStatistics, *, knots: NumKnots = 4) -> float:
     """Return the 90 % quantile of the distances that `ici` averages (Austin & Steyerberg 2019)."""
-    return _scalar(SplineCurve.of_events(events, knots).error("e90"))
+    return SplineCurve.of_events(events, knots).error("e90")
 
 
 @_declare("emax", "Emax", "largest distance of the flexible curve to the diagonal; biased upward, see its noise floor")
-def emax(events: EventStatistics, *, knots: NumKnots = 4) -> Scalar:
+def emax(events: EventStatistics, *, knots: NumKnots = 4) -> float:
     """Return the largest of the distances that `ici` averages, often where examples are few (Harrell 2015)."""
-    return _scalar(SplineCurve.of_events(events, knots).error("emax"))
+    return SplineCurve.of_events(events, knots).error("emax")
 
 
 @_declare_floor("ici", "ICI")
-def ici_noise_floor(events: EventStatistics, *, knots: NumKnots = 4) -> Scalar:
+def ici_noise_floor(events: EventStatistics, *, knots: NumKnots = 4) -> float:
     """Return the mean `ici` of 999 simulated calibrated models with these probabilities, in at most 512 groups."""
-    return _scalar(float(_drawn_errors(events, "ici", knots)[1:].mean()))
+    return float(_drawn_errors(events, "ici", knots)[1:].mean())
 
 
 @_declare_floor("e50", "E50")
-def e50_noise_floor(events: EventStatistics, *, knots: NumKnots = 4) -> Scalar:
+def e50_noise_floor(events: EventStatistics, *, knots: NumKnots = 4) -> float:
     """Return the mean `e50` of simulated calibrated models, as `ici_noise_floor` does."""
-    return _scalar(float(_drawn_errors(events, "e50", knots)[1:].mean()))
+    return float(_drawn_errors(events, "e50", knots)[1:].mean())
 
 
 @_declare_floor("e90", "E90")
-def e90_noise_floor(events: EventStatistics, *, knots: NumKnots = 4) -> Scalar:
+def e90_noise_floor(events: EventStatistics, *, knots: NumKnots = 4) -> float:
     """Return the mean `e90` of simulated calibrated models, as `ici_noise_floor` does."""
-    return _scalar(float(_drawn_errors(events, "e90", knots)[1:].mean()))
+    return float(_drawn_errors(events, "e90", knots)[1:].mean())
 
 
 @_declare_floor("emax", "Emax")
-def emax_noise_floor(events: EventStatistics, *, knots: NumKnots = 4) -> Scalar:
+def emax_noise_floor(events: EventStatistics, *, knots: NumKnots = 4) -> float:
     """Return the mean `emax` of simulated calibrated models, as `ici_noise_floor` does."""
-    return _scalar(float(_drawn_errors(events, "emax", knots)[1:].mean()))
-
-
-def _scalar(value: float) -> Scalar:
-    """Return a number as the tensor that metrics return."""
-    return torch.tensor(value, dtype=torch.float64)
+    return float(_drawn_errors(events, "emax", knots)[1:].mean())

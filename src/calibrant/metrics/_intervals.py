@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from calibrant._core.kernels.bins import Moments, merge_examples
 from calibrant._core.types import AnyFloat, OpenFraction, check_arguments
@@ -67,11 +65,11 @@ class Evidence:
 class Curve:
     """Points of a curve, and a band if it has one."""
 
-    x: Tensor  # (g) float64
-    y: Tensor  # (g) float64
-    low: Tensor | None = None
-    high: Tensor | None = None
-    weight: Tensor | None = None  # (g) share of the examples that each point stands for
+    x: np.ndarray  # (g) float64
+    y: np.ndarray  # (g) float64
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    weight: np.ndarray | None = None  # (g) share of the examples that each point stands for
 
 
 def student_quantile(level: float, degrees: float | int) -> float:
@@ -106,10 +104,10 @@ class Extremes(NamedTuple):
     def from_moments(cls, moments: Moments, surprisals: Any, k: int) -> "Extremes":
         """Take the extremes of sums over bins, which may have leading dimensions, and two surprisals."""
         weight = moments.total_weight
-        c = (moments.confidence_sum / weight.clamp_min(MIN_DIVISOR)).clamp(0, 1)
-        low, high = c.where(weight > 0, 1.0).amin(-1), c.where(weight > 0, 0.0).amax(-1)
+        c = np.clip(moments.confidence_sum / np.maximum(weight, MIN_DIVISOR), 0, 1)
+        low, high = np.where(weight > 0, c, 1.0).min(-1), np.where(weight > 0, c, 0.0).max(-1)
         error_surprisal, label_surprisal = surprisals
-        return cls(low.cpu().numpy(), high.cpu().numpy(), error_surprisal, label_surprisal, k)
+        return cls(low, high, error_surprisal, label_surprisal, k)
 
 
 SHARE = ScoreRange(0.0, 1.0)  # of scores 0 or 1
@@ -128,10 +126,10 @@ class Sample:
     @classmethod
     def from_values(
         cls,
-        values: Tensor,
-        weights: Tensor | None = None,
-        clusters: Tensor | None = None,
-        examples: Tensor | None = None,
+        values: np.ndarray,
+        weights: np.ndarray | None = None,
+        clusters: np.ndarray | None = None,
+        examples: np.ndarray | None = None,
     ) -> "Sample":
         """Compute the mean and its precision from one value per row.
 
@@ -144,18 +142,19 @@ class Sample:
         """
         if examples is not None:
             values, weights, clusters = merge_examples(values, weights, clusters, examples)
-        v = values.double()
-        if weights is None and clusters is None and len(v):  # the common case, without products by weights
-            mean = float(v.sum()) / len(v)  # exact for zeros and ones, unlike the mean of `torch.var_mean`
-            return cls.from_sums(float(len(v)), mean, float(v.var(correction=0)) * len(v))
-        w = torch.ones_like(v) if weights is None else weights.to(v)
+        v = values.astype(float)
+        w = np.ones(len(v)) if weights is None else weights
         n = float(w.sum())
-        mean = float((w * v).sum()) / n if n else math.nan
-        parts = None if clusters is None else (torch.bincount(clusters, w), torch.bincount(clusters, w * v))
-        return cls.from_sums(n, mean, float((w * (v - mean).square()).sum()), parts)
+        with np.errstate(invalid="ignore", over="ignore"):  # of a huge loss, whose mean has no finite error
+            total = v if weights is None else w * v
+            mean = float(total.sum()) / n if n else math.nan
+            parts = None if clusters is None else (np.bincount(clusters, w), np.bincount(clusters, total))
+            return cls.from_sums(n, mean, float((w * np.square(v - mean)).sum()), parts)
 
     @classmethod
-    def from_sums(cls, n: float, mean: float, square: float, clusters: tuple[Tensor, Tensor] | None = None) -> "Sample":
+    def from_sums(
+        cls, n: float, mean: float, square: float, clusters: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> "Sample":
         """Compute from the total weight n, the mean, and the weighted sum of squared distances to it.
 
         `clusters` holds the weight and the weighted sum of values of each cluster, if examples depend on each other.
@@ -348,11 +347,11 @@ def square_limits(value: Any, mean: Any, variance: Any, root_variance: Any, t: A
 
 @check_arguments
 def share_interval(
-    hits: Tensor,
-    weights: Tensor | None,
+    hits: np.ndarray,
+    weights: np.ndarray | None,
     level: OpenFraction,
-    clusters: Tensor | None = None,
-    examples: Tensor | None = None,
+    clusters: np.ndarray | None = None,
+    examples: np.ndarray | None = None,
 ) -> Interval:
     """Return the interval of a share of hits, in [0, 1], over independent examples or clusters, by `mean_limits`.
 
@@ -367,7 +366,7 @@ def share_interval(
 
 
 @check_arguments
-def share_limits(share: Tensor, n: Tensor, level: OpenFraction) -> tuple[Tensor, Tensor]:
+def share_limits(share: np.ndarray, n: np.ndarray, level: OpenFraction) -> tuple[np.ndarray, np.ndarray]:
     """Return the lower and upper limits of shares, by `mean_limits`, or 0 and 1 without examples.
 
     Args:
@@ -377,12 +376,12 @@ def share_limits(share: Tensor, n: Tensor, level: OpenFraction) -> tuple[Tensor,
     """
     has_examples = n > 0
     # without examples any share and size will do, as the limits are replaced below
-    p, size = (x.cpu().double().numpy() for x in (share.where(has_examples, 0.5), n.where(has_examples, 1.0)))
-    low, high = (torch.as_tensor(end).to(share) for end in mean_limits(size, p, p * (1 - p), SHARE, level))
-    return torch.minimum(low, share).where(has_examples, 0.0), torch.maximum(high, share).where(has_examples, 1.0)
+    p, size = (x.astype(float) for x in (np.where(has_examples, share, 0.5), np.where(has_examples, n, 1.0)))
+    low, high = mean_limits(size, p, p * (1 - p), SHARE, level)
+    return np.where(has_examples, np.minimum(low, share), 0.0), np.where(has_examples, np.maximum(high, share), 1.0)
 
 
-def cluster_share_interval(weight: Tensor, total: Tensor, level: float) -> Interval:
+def cluster_share_interval(weight: np.ndarray, total: np.ndarray, level: float) -> Interval:
     """Return the interval of a share of hits in [0, 1] over independent clusters, by `mean_limits`.
 
     Args:
@@ -396,7 +395,7 @@ def cluster_share_interval(weight: Tensor, total: Tensor, level: float) -> Inter
     return Sample.from_sums(n, p, n * p * (1 - p), (weight, total)).bounded_interval(SHARE, level)
 
 
-def cluster_mean_error(weight: Tensor, total: Tensor) -> tuple[float, float]:
+def cluster_mean_error(weight: np.ndarray, total: np.ndarray) -> tuple[float, float]:
     r"""Return the standard error of the mean by the jackknife over clusters, and the degrees of freedom.
 
     Without cluster g of weight n_g and sum s_g the mean moves by $(s_g - \bar x n_g) / (n - n_g)$. The degrees are one
@@ -412,5 +411,5 @@ def cluster_mean_error(weight: Tensor, total: Tensor) -> tuple[float, float]:
     if clusters < 2:
         return math.inf, 0.0
     moved = (total - total.sum() / n * weight) / (n - weight)
-    error = math.sqrt(float(moved.square().sum()) * (clusters - 1) / clusters)
-    return error, float(n**2 / weight.square().sum()) - 1
+    error = math.sqrt(float(np.square(moved).sum()) * (clusters - 1) / clusters)
+    return error, float(n**2 / np.square(weight).sum()) - 1

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from calibrant._core.kernels.bins import (
     MAX_CLUSTER_SLOTS,
@@ -34,7 +33,7 @@ class Jackknife:
     """
 
     predictions: Predictions
-    group: Tensor  # (n) int64
+    group: np.ndarray  # (n) int64
     groups: int
 
     def __iter__(self) -> Iterator["LeaveOneGroupOut"]:
@@ -45,7 +44,7 @@ class Jackknife:
         """The event of all examples."""
         return self.predictions.events
 
-    def sums(self, cell: Tensor, num_cells: int, *values: Tensor) -> Tensor:
+    def sums(self, cell: np.ndarray, num_cells: int, *values: np.ndarray) -> np.ndarray:
         """Return weighted sums of values by group and cell, (values, groups + 1, cells). The last group is all rows.
 
         Args:
@@ -55,12 +54,12 @@ class Jackknife:
         """
         w, index = self.events.weights, self.group * num_cells + cell
         weighted = (value if w is None else w * value for value in values)
-        table = torch.stack([torch.bincount(index, v, minlength=self.groups * num_cells) for v in weighted])
-        table = table.view(len(values), self.groups, num_cells)
-        return torch.cat([table, table.sum(1, keepdim=True)], 1)
+        table = np.stack([np.bincount(index, v, minlength=self.groups * num_cells) for v in weighted])
+        table = table.reshape(len(values), self.groups, num_cells)
+        return np.concatenate([table, table.sum(1, keepdims=True)], axis=1)
 
     @cached_property
-    def cells(self) -> Tensor:
+    def cells(self) -> np.ndarray:
         """Sums of weight, confidence and outcome by group and cell, as `sums` returns them, (3, groups + 1, cells).
 
         Cells are in increasing order of confidence.
@@ -70,11 +69,11 @@ class Jackknife:
         num_cells = len(value)
         if num_cells > MAX_DISTINCT_CONFIDENCES:  # cells in the log odds instead
             cell, num_cells = NUM_ODDS_CELLS - 1 - odds_cell(c), NUM_ODDS_CELLS  # `odds_cell` starts at the highest
-        return self.sums(cell, num_cells, torch.ones_like(c), c, a)
+        return self.sums(cell, num_cells, np.ones_like(c), c, a)
 
-    def moments(self, bins: int) -> Tensor:
+    def moments(self, bins: int) -> np.ndarray:
         """Return the six sums of `Moments` by group and bin of equal width, (6, groups + 1, bins)."""
-        cache: dict[int, Tensor] = self.__dict__.setdefault("_moments", {})  # by number of bins
+        cache: dict[int, np.ndarray] = self.__dict__.setdefault("_moments", {})  # by number of bins
         if bins not in cache:
             c, a = self.events.confidence, self.events.outcome
             cache[bins] = self.sums(equal_width_index(bins, c), bins, *Moments.terms(c, a))
@@ -88,10 +87,10 @@ class Jackknife:
         cache: dict[int, ClusterSums] = self.__dict__.setdefault("_cluster_sums", {})
         clusters = self.events.clusters
         if clusters is not None and bins not in cache:
-            c, a, w = self.events.confidence.double(), self.events.outcome.double(), self.events.weights
+            c, a, w = self.events.confidence.astype(float), self.events.outcome.astype(float), self.events.weights
             # no set holds clusters of two groups, so that a group can be left out
             sets = self.group + self.groups * (clusters % (MAX_CLUSTER_SLOTS // self.groups))
-            weights = torch.ones_like(c) if w is None else w.double()
+            weights = np.ones_like(c) if w is None else w.astype(float)
             cache[bins] = ClusterSums.from_events(sets, equal_width_index(bins, c), bins, weights, c, a)
         return cache.get(bins)
 
@@ -103,7 +102,7 @@ class LeaveOneGroupOut(EventStatistics):
     jackknife: Jackknife
     left_out: int
 
-    def _remainder(self, table: Tensor) -> Tensor:
+    def _remainder(self, table: np.ndarray) -> np.ndarray:
         """Return the sums over all other groups, (values, cells).
 
         `table` is a result of `Jackknife.sums` whose first value is the weight.
@@ -116,14 +115,14 @@ class LeaveOneGroupOut(EventStatistics):
         """Confidences of all other groups, sorted and grouped by cell."""
         cells = self._remainder(self.jackknife.cells)
         weight, confidence, outcome = cells[:, cells[0] > 0]
-        return GroupedScores((confidence / weight).clamp_max_(1), weight, outcome)  # a mean of ones may round up
+        return GroupedScores(np.minimum(confidence / weight, 1), weight, outcome)  # a mean of ones may round up
 
     def moments(self, bins: int) -> Moments:
         """Return sums over bins of equal width, of all other groups."""
         sums = self.jackknife.cluster_sums(bins)
         if sums is not None:
             # the group of each set of clusters, as `Jackknife.cluster_sums` numbers them
-            group = torch.arange(len(sums.residual), device=sums.residual.device) % self.jackknife.groups
+            group = np.arange(len(sums.residual)) % self.jackknife.groups
             remaining = group != self.left_out
             occupied = sums.total_weight[remaining].sum(0) > 0  # `ClusterSums` leaves out empty bins
             weight, residual = (x[remaining][:, occupied] for x in (sums.total_weight, sums.residual))

@@ -31,7 +31,7 @@ class LogitFit:
     @classmethod
     def of_sample(cls, x: Array, by_score: GroupedScores, offset: Array) -> "LogitFit":
         """Fit the columns x to one sample."""
-        weight, hits = to_numpy(by_score.total_weight), to_numpy(by_score.correct)
+        weight, hits = by_score.total_weight, by_score.correct
         theta = fit_logits(x, weight, hits, offset)
         change = x @ theta
         gain = hits @ change - weight @ (np.logaddexp(0, offset + change) - np.logaddexp(0, offset))
@@ -56,14 +56,14 @@ class LogitFit:
     def _precision(self) -> tuple[Array, float]:
         if self.by_score.clusters is not None:
             return _cluster_covariance(
-                self.x, self.by_score.clusters, to_numpy(self.by_score.value), self.probability, self._information
+                self.x, self.by_score.clusters, self.by_score.value, self.probability, self._information
             )
         return self.by_score.dispersion * np.linalg.pinv(self._information, hermitian=True), math.inf
 
     @property
     def _information(self) -> Array:
         p = self.probability
-        return (self.x.T * (to_numpy(self.by_score.total_weight) * p * (1 - p))) @ self.x
+        return (self.x.T * (self.by_score.total_weight * p * (1 - p))) @ self.x
 
     def largest_logit_error(self) -> float:
         """Return the largest standard error of the fitted log-odds for independent examples."""
@@ -73,8 +73,8 @@ class LogitFit:
 
 def log_odds(by_score: GroupedScores) -> Array:
     """Return the log-odds of the risks, (g). Raises `InputError` for risks of 0 or 1, which have none."""
-    value = to_numpy(by_score.value)
-    certain = float(to_numpy(by_score.total_weight)[(value <= 0) | (value >= 1)].sum())
+    value = by_score.value
+    certain = float(by_score.total_weight[(value <= 0) | (value >= 1)].sum())
     if certain:
         raise InputError(
             f"Expected probabilities above 0 and below 1, got {certain:,.6g} examples at 0 or 1, which have no "
@@ -97,7 +97,7 @@ def check_both_outcomes(by_score: GroupedScores) -> None:
 
 def check_overlap(by_score: GroupedScores) -> None:
     """Raise `InputError` if a threshold separates events from others, so that no slope has the largest likelihood."""
-    hits, misses = to_numpy(by_score.correct), to_numpy(by_score.total_weight - by_score.correct)
+    hits, misses = by_score.correct, by_score.total_weight - by_score.correct
     with_event, without = np.flatnonzero(hits > 0), np.flatnonzero(misses > 0)
     if with_event.min() >= without.max() or without.min() >= with_event.max():
         raise InputError(
@@ -138,13 +138,13 @@ def _cluster_covariance(x: Array, sums: ClusterSums, risk: Array, p: Array, info
     Without cluster c, theta moves by $(I - I_c)^{-1} s_c$ in one step, with its score $s_c$ and information $I_c$ (Bell
     & McCaffrey 2002). A single cluster has an infinite covariance.
     """
-    value, weight = to_numpy(sums.value), to_numpy(sums.total_weight)
+    value, weight = sums.value, sums.total_weight
     size = weight.sum(1)
     if len(size) < 2:
         return np.full_like(information, math.inf), 0.0
     columns = np.stack([np.interp(value, risk, column) for column in x.T], 1)
     fitted = np.interp(value, risk, p)
-    score = (weight * (value - fitted) + to_numpy(sums.residual)) @ columns
+    score = (weight * (value - fitted) + sums.residual) @ columns
     score -= size[:, None] / size.sum() * score.sum(0)  # sums over bins leave a small rest
     variance = weight * fitted * (1 - fitted)
     of_cluster = np.einsum("cb,bi,bj->cij", variance, columns, columns)
@@ -165,8 +165,3 @@ def expit(z: Any) -> Array:
     from scipy.special import expit as logistic  # slow to import
 
     return np.asarray(logistic(z))
-
-
-def to_numpy(values: Any) -> Array:
-    """Return a tensor as a float64 array."""
-    return values.detach().cpu().double().numpy()

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from calibrant._core import registry
+from calibrant._core.arrays import call_with_arrays, to_numpy
 from calibrant._core.kernels.bins import EventStatistics
 from calibrant._core.numbers import format_number
 from calibrant._core.types import InputError, OpenFraction, PerExample, check_arguments
@@ -85,7 +85,7 @@ class Metric(Generic[P]):
 
     def __init__(
         self,
-        function: Callable[..., Tensor],
+        function: Callable[..., Any],
         about: MetricInfo,
         *,
         per_example: Callable[[Any], PerExample] | None,
@@ -133,26 +133,26 @@ class Metric(Generic[P]):
 
     def __call__(
         self, predictions: Any, labels: Any = None, weights: Any = None, *args: P.args, **settings: P.kwargs
-    ) -> Tensor:
+    ) -> float:
         """Return the metric of predictions, of logits and labels, or of an event's statistics."""
         if self.is_of_event and isinstance(predictions, Predictions) and predictions.of == "classes":
             # One number per class, for the event that this class is the label, and their mean
             classes = map(predictions.with_event, range(predictions.k))
-            return torch.stack([self(p, labels, weights, *args, **settings) for p in classes]).mean()
+            return float(np.mean([self(p, labels, weights, *args, **settings) for p in classes]))
         with self._read(predictions, labels, weights) as view:
             return self._compute(view, self._check_settings(self.function, settings, view))
 
-    def _compute(self, view: Any, settings: dict[str, Any]) -> Tensor:
+    def _compute(self, view: Any, settings: dict[str, Any]) -> float:
         """Return the metric of an input that `_read` yields: predictions, an event's rows, or an event's statistics.
 
         A metric that needs rows is computed for a `Summary`, which has none, as a mean from its sums.
         """
         if isinstance(view, BinSums) and not view.total("rows"):
-            return torch.tensor(math.nan, dtype=torch.float64)  # a summary of no examples
+            return math.nan  # a summary of no examples
         if isinstance(view, BinSums) and self.takes != "statistics":
-            return torch.tensor(self._sample(view, settings).mean, dtype=torch.float64)
+            return self._sample(view, settings).mean
         if self.takes != "arrays":
-            return self.function(view, **settings)
+            return float(self.function(view, **settings))
         assert not isinstance(view, BinSums)  # summaries were handled above
         if view.weights is not None:
             if not self.accepts_weights:
@@ -161,18 +161,18 @@ class Metric(Generic[P]):
                     code="weights_refused",
                 )
             settings = {"weights": view.weights, **settings}
-        value = torch.as_tensor(self.function(view.logits, view.labels, **settings), dtype=torch.float64)
+        value = to_numpy(call_with_arrays(self.function, view.logits, view.labels, **settings))
         if value.ndim:
             raise InputError(
                 f"Expected one number from {self.__name__}, got shape {tuple(value.shape)}. Try its mean.",
                 code="not_a_number",
             )
-        return value
+        return float(value)
 
     def values(self, p: Predictions) -> PerExample:
         """Return one value per example (n), whose weighted mean is the metric with default settings."""
         assert self.per_example is not None  # called only for means over examples
-        return self.per_example(self.view(p))
+        return to_numpy(self.per_example(self.view(p)))
 
     def view(self, p: Predictions) -> Any:
         """Return the part of the predictions that the metric is a function of."""
@@ -207,7 +207,7 @@ class Metric(Generic[P]):
         """
         if not isinstance(view, BinSums):
             assert self.per_example is not None  # `has_interval` is true
-            return Sample.from_values(self.per_example(view), view.weights, view.clusters, view.examples)
+            return Sample.from_values(to_numpy(self.per_example(view)), view.weights, view.clusters, view.examples)
         if self.sums is None or settings:
             raise self._summary_error()
         return view.sample(*self.sums)
@@ -256,7 +256,8 @@ class Metric(Generic[P]):
         if isinstance(predictions, EventStatistics):
             if isinstance(predictions, BinSums) and not self.fits_summary(by_class=False):
                 raise self._summary_error()
-            yield predictions
+            with np.errstate(divide="ignore", invalid="ignore"):
+                yield predictions
             return
         with as_predictions(predictions, labels, weights) as p:
             yield self.view(p)
@@ -292,12 +293,12 @@ def metric(
     is_calibration_error: bool = False,
     has_slow_test: bool = False,
     revision: int = 1,
-) -> Callable[[Callable[Concatenate[Any, P], Tensor]], Metric[P]]:
+) -> Callable[[Callable[Concatenate[Any, P], Any]], Metric[P]]:
     """Declare a metric and register it. No other module needs to know its name.
 
         @metric("top-3 accuracy", unit="share", higher_is_better=True, meaning="the label is among the first three")
         def top3(logits, labels):
-            return (logits.topk(3).indices == labels[:, None]).any(1).double().mean()
+            return (logits.argsort(axis=1)[:, -3:] == labels[:, None]).any(axis=1).mean()
 
     The annotation of the first parameter decides what the function is called with: `Predictions`; `Events`, the rows of
     the event that the predictions name; or `EventStatistics`, that event sorted (`by_score`) or binned (`moments`,
@@ -331,7 +332,7 @@ def metric(
         revision: Number to increase whenever the values of a built-in metric change, as in `Registry.register`.
     """
 
-    def declare(function: Callable[Concatenate[Any, P], Tensor]) -> Metric[P]:
+    def declare(function: Callable[Concatenate[Any, P], Any]) -> Metric[P]:
         """Register the function as a metric with the declarations above, and return the metric."""
         about = MetricInfo(title, unit, higher_is_better, meaning, short)
         name = term or short or title

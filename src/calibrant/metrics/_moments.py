@@ -8,10 +8,9 @@ import math
 from typing import Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from calibrant._core.kernels.bins import Bins, ClusterSums, EventStatistics, Moments
+from calibrant._core.types import Sums
 from calibrant.metrics._intervals import (
     MIN_DIVISOR,
     SUM_ROUNDING,
@@ -46,7 +45,7 @@ def squared_error(moments: Moments, level: float) -> Interval:
     return Interval(value, float(low), float(high), level)
 
 
-def square_estimate(moments: Moments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def square_estimate(moments: Moments) -> tuple[Sums, Sums, Sums, Sums]:
     r"""Estimate $\theta = \sum_b w_b \mu_b^2$ from independent examples. Sums may have leading dimensions.
 
     In bin b with the share $w_b$ of n examples and the mean $\mu_b$ of u = confidence - outcome:
@@ -61,21 +60,21 @@ def square_estimate(moments: Moments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         The estimate; the mean of its noise if $\theta$ is 0, which was subtracted to make the estimate unbiased; the
         variance of this noise; and the variance of the root of the estimate.
     """
-    m, n = moments.total_weight, moments.total_weight.sum(-1, keepdim=True)
+    m, n = moments.total_weight, moments.total_weight.sum(-1, keepdims=True)
     has_pairs = m > 1 + SUM_ROUNDING  # at least two examples
-    m = m.where(has_pairs, 2.0)  # any number: bins without pairs get the share 0
-    share, pairs = (m / n).where(has_pairs, 0.0), m * (m - 1)
-    mean_product = (moments.u_sum.square() - moments.u_square_sum) / pairs
-    mu_square = mean_product.clamp_min(0)
-    sigma_square = torch.maximum(moments.u_square_sum / m - mu_square, moments.noise / m)
-    spread = share * sigma_square / pairs.sqrt()  # mean of the noise of each bin; its variance is 2 spread^2
+    m = np.where(has_pairs, m, 2.0)  # any number: bins without pairs get the share 0
+    share, pairs = np.where(has_pairs, m / n, 0.0), m * (m - 1)
+    mean_product = (np.square(moments.u_sum) - moments.u_square_sum) / pairs
+    mu_square = np.maximum(mean_product, 0)
+    sigma_square = np.maximum(moments.u_square_sum / m - mu_square, moments.noise / m)
+    spread = share * sigma_square / np.sqrt(pairs)  # mean of the noise of each bin; its variance is 2 spread^2
     value, mean = (share * mean_product).sum(-1), spread.sum(-1)
     # the two terms of the variance of the root: sum w mu^2 sigma^2 / theta, and V
-    weight = share * ((moments.u_sum / m).square() + MIN_SQUARED_GAP)
+    weight = share * (np.square(moments.u_sum / m) + MIN_SQUARED_GAP)
     within = (weight * sigma_square).sum(-1) / weight.sum(-1)
-    between = ((share * mu_square.square()).sum(-1) - (share * mu_square).sum(-1).square()).clamp_min(0)
-    root_variance = (within + between / (4 * torch.maximum(value, mean)).clamp_min(MIN_DIVISOR)) / n.squeeze(-1)
-    return value, mean, 2 * spread.square().sum(-1), root_variance
+    between = np.maximum((share * np.square(mu_square)).sum(-1) - np.square((share * mu_square).sum(-1)), 0)
+    root_variance = (within + between / np.maximum(4 * np.maximum(value, mean), MIN_DIVISOR)) / n[..., 0]
+    return value, mean, 2 * np.square(spread).sum(-1), root_variance
 
 
 def ratio_for_bound(moments: Moments, gap_width: float, limit: float, level: float, power: float) -> float:
@@ -106,15 +105,15 @@ def ratio_for_bound(moments: Moments, gap_width: float, limit: float, level: flo
     return float(ratio[is_below.argmax()]) if is_below.any() else math.inf
 
 
-def gap_norm(bins: Bins, norm: float = 1.0) -> Tensor:
+def gap_norm(bins: Bins, norm: float = 1.0) -> float:
     r"""Return the norm $(\sum_b w_b |g_b|^p)^{1/p}$ of the differences g_b of accuracy and confidence.
 
     w_b is the share of the examples in bin b, and `norm` is p. For p = inf it is the largest difference of a bin with
     examples.
     """
     if math.isinf(norm):
-        return bins.gap.abs()[bins.weight > 0].max()
-    return (bins.weight * bins.gap.abs() ** norm).sum() ** (1 / norm)
+        return abs(bins.gap)[bins.weight > 0].max()
+    return (bins.weight * abs(bins.gap) ** norm).sum() ** (1 / norm)
 
 
 def bin_table(events: EventStatistics, bins: int, edges: Edges) -> Bins:
@@ -125,7 +124,9 @@ def bin_table(events: EventStatistics, bins: int, edges: Edges) -> Bins:
 # Examples in clusters
 
 
-def cluster_noise_interval(sums: ClusterSums, deviations: Tensor, unanimous: Tensor, independent: Interval) -> Interval:
+def cluster_noise_interval(
+    sums: ClusterSums, deviations: np.ndarray, unanimous: np.ndarray, independent: Interval
+) -> Interval:
     r"""Return mean and quantiles of the ECE $\sum_b |g_b|$ of a calibrated model whose clusters vary as these do.
 
     $g_b$ is the sum of outcomes minus confidences in bin b, divided by the total weight. Its variance is
@@ -142,40 +143,37 @@ def cluster_noise_interval(sums: ClusterSums, deviations: Tensor, unanimous: Ten
     """
     total = float(sums.total_weight.sum())
     noise, deviations = _noise_residuals(sums) / total, deviations / total  # (m b), (s b)
-    cluster_variance, variance = noise.square().sum(0), deviations.square().sum(0)  # (b)
-    together = unanimous.square().sum(0) / total**2
+    cluster_variance, variance = np.square(noise).sum(0), np.square(deviations).sum(0)  # (b)
+    together = np.square(unanimous).sum(0) / total**2
     excess = together - variance
     products = (excess * (cluster_variance - variance)).sum()
-    correlation = (products / excess.square().sum().clamp_min(MIN_DIVISOR)).clamp(0, 1)
+    correlation = np.clip(products / np.maximum(np.square(excess).sum(), MIN_DIVISOR), 0, 1)
     between, within = correlation * together, (1 - correlation) * variance
     # As far as the numbers of independent events are not normal, neither are these
-    normal_mean = math.sqrt(2 / math.pi) * float(variance.sqrt().sum())
+    normal_mean = math.sqrt(2 / math.pi) * float(np.sqrt(variance).sum())
     scale = independent.value / normal_mean if normal_mean else 1.0
-    mean = scale * math.sqrt(2 / math.pi) * float((between + within).sqrt().sum())
+    mean = scale * math.sqrt(2 / math.pi) * float(np.sqrt(between + within).sum())
     degrees, level = int((sums.total_weight.sum(1) > 0).sum()) - 1, independent.level
     if degrees < 1:  # a single cluster does not show how clusters vary
         return Interval(mean, 0.0, 1.0, level)
-    if correlation == 0 or bool(
-        (excess.abs() <= SUM_ROUNDING * variance).all()
-    ):  # no cluster has two examples in a bin
+    if correlation == 0 or bool((abs(excess) <= SUM_ROUNDING * variance).all()):  # no cluster has two examples in a bin
         return independent
     generator = np.random.default_rng(0)
 
-    def normal(size: int) -> Tensor:
-        return torch.from_numpy(generator.standard_normal((NUM_NORMAL_DRAWS, size)))
+    def normal(size: int) -> np.ndarray:
+        return generator.standard_normal((NUM_NORMAL_DRAWS, size))
 
-    cluster_normals, normals = normal(len(noise)).to(noise.device), normal(len(deviations)).to(noise.device)
+    cluster_normals, normals = normal(len(noise)), normal(len(deviations))
     # sqrt(chi-square / degrees): normal numbers divided by this have a t distribution
-    t_divisor = normal(min(degrees, MAX_CHI_SQUARE_DRAWS)).square().mean(1, keepdim=True).sqrt().to(noise.device)
-    noise = noise * (between / cluster_variance.clamp_min(MIN_DIVISOR)).sqrt()
-    from_sums = (1 - correlation).sqrt() * (normals @ deviations)
-    drawn = scale * (cluster_normals @ noise / t_divisor + from_sums).abs().sum(1)
-    tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64, device=drawn.device)
-    low, high = drawn.quantile(tail).tolist()
+    t_divisor = np.sqrt(np.square(normal(min(degrees, MAX_CHI_SQUARE_DRAWS))).mean(1, keepdims=True))
+    noise = noise * np.sqrt(between / np.maximum(cluster_variance, MIN_DIVISOR))
+    from_sums = np.sqrt(1 - correlation) * (normals @ deviations)
+    drawn = scale * abs(cluster_normals @ noise / t_divisor + from_sums).sum(1)
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]).tolist()
     return Interval(mean, low, min(high, 1.0), level)
 
 
-def _noise_residuals(sums: ClusterSums) -> Tensor:
+def _noise_residuals(sums: ClusterSums) -> np.ndarray:
     """Return the part of every cluster's residual that is noise, (m b), by a jackknife.
 
     A residual is a sum of outcomes minus confidences of a cluster in a bin. It is compared with the mean residual of
@@ -187,19 +185,18 @@ def _noise_residuals(sums: ClusterSums) -> Tensor:
     is_alone = share > 1 - SUM_ROUNDING
     # r - w (R - r) / (n - w) = (r - w R / n) / (1 - w / n), for the sums r and w of a cluster, R and n of the bin
     deviation = sums.residual - sums.total_weight * (sums.residual.sum(0) / n)  # from the mean over all clusters
-    difference = deviation / (1 - share).where(~is_alone, 1.0)  # from the mean over the other clusters
-    num_clusters = (sums.total_weight > 0).sum(0).double()  # (b)
-    scale = ((num_clusters - 1).clamp_min(1) / num_clusters).sqrt()  # the squares then sum to the jackknife's variance
-    return sums.residual.where(is_alone, difference * scale)
+    difference = deviation / np.where(~is_alone, 1 - share, 1.0)  # from the mean over the other clusters
+    num_clusters = (sums.total_weight > 0).sum(0).astype(float)  # (b)
+    scale = np.sqrt(np.maximum(num_clusters - 1, 1) / num_clusters)  # the squares then sum to the jackknife's variance
+    return np.where(is_alone, sums.residual, difference * scale)
 
 
-def draw_signs(num_draws: int, num_clusters: int, generator: np.random.Generator, like: Tensor) -> Tensor:
-    """Draw signs, -1 or 1, (num_draws, num_clusters), with the type and device of the tensor `like`."""
-    signs = generator.integers(0, 2, (num_draws, num_clusters), dtype=np.int8)
-    return torch.from_numpy(signs).to(like) * 2 - 1
+def draw_signs(num_draws: int, num_clusters: int, generator: np.random.Generator) -> np.ndarray:
+    """Draw signs, -1 or 1, (num_draws, num_clusters)."""
+    return generator.integers(0, 2, (num_draws, num_clusters), dtype=np.int8) * 2.0 - 1
 
 
-def clustered_square(sums: ClusterSums, dispersion: float = 1.0) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], int]:
+def clustered_square(sums: ClusterSums, dispersion: float = 1.0) -> tuple[tuple[Sums, Sums, Sums, Sums], int]:
     r"""Estimate $\theta = \sum_b w_b \mu_b^2$ from pairs of examples of different clusters, as `square_estimate` does.
 
     $w_b$ is the share of the examples in bin b and $\mu_b$ the mean of u = outcome - confidence there. $\mu_b^2$ is
@@ -221,23 +218,24 @@ def clustered_square(sums: ClusterSums, dispersion: float = 1.0) -> tuple[tuple[
     weight, residual = sums.total_weight[nonempty], sums.residual[nonempty]
     m, n, total = len(weight), weight.sum(0), weight.sum()
     share, mean = n / total, residual.sum(0) / n
-    pairs = n.square() - weight.square().sum(0)
-    product = (residual.sum(0).square() - residual.square().sum(0)) / pairs
-    product = product.where(pairs > SUM_ROUNDING * n.square(), 0.0)
+    pairs = np.square(n) - np.square(weight).sum(0)
+    has_pairs = pairs > SUM_ROUNDING * np.square(n)
+    product = np.square(residual.sum(0)) - np.square(residual).sum(0)
+    product = np.where(has_pairs, product, 0.0) / np.where(has_pairs, pairs, 1.0)
     value = (share * product).sum()
     # (m b): C is the sum over clusters of the outer products of these rows
-    deviations = (residual - weight * mean) / n * share.sqrt() * math.sqrt(m / max(m - 1, 1))
-    direction = mean * share.sqrt()  # the root of theta is the norm of this vector, and varies along it
-    root_variance = (deviations @ direction).square().sum() / direction.square().sum().clamp_min(MIN_DIVISOR)
+    deviations = (residual - weight * mean) / n * np.sqrt(share) * math.sqrt(m / max(m - 1, 1))
+    direction = mean * np.sqrt(share)  # the root of theta is the norm of this vector, and varies along it
+    root_variance = np.square(deviations @ direction).sum() / np.maximum(np.square(direction).sum(), MIN_DIVISOR)
     # standard error of theta as a mean of mu_b^2 over the examples: clusters differ in the bins that they fall into
-    share_error = cluster_mean_error(weight.sum(1), weight @ product.clamp_min(0))[0] if m > 1 else 0.0
+    share_error = cluster_mean_error(weight.sum(1), weight @ np.maximum(product, 0))[0] if m > 1 else 0.0
     frequency = sums.value + mean  # of the event in each bin: confidence + (outcome - confidence)
     varies = (frequency > SUM_ROUNDING) & (frequency < 1 - SUM_ROUNDING)
-    examples_per_cluster = torch.where(varies, 1.0, weight.square().sum(0) / n)
+    examples_per_cluster = np.where(varies, 1.0, np.square(weight).sum(0) / n)
     # variance of sqrt(w_b) mu_b of a calibrated model, times the cluster size where clusters may be unanimous
     independent = dispersion * sums.value * (1 - sums.value) / total * examples_per_cluster
-    trace = torch.maximum(deviations.square().sum(), independent.sum())
-    variance = 2 * torch.maximum((deviations.mT @ deviations).square().sum(), independent.square().sum())
+    trace = np.maximum(np.square(deviations).sum(), independent.sum())
+    variance = 2 * np.maximum(np.square(deviations.mT @ deviations).sum(), np.square(independent).sum())
     # the shares of the bins vary too, which moves theta by share_error and its root by share_error / (2 sqrt(theta))
-    root_variance = root_variance + share_error**2 / (4 * torch.maximum(value, trace)).clamp_min(MIN_DIVISOR)
+    root_variance = root_variance + share_error**2 / np.maximum(4 * np.maximum(value, trace), MIN_DIVISOR)
     return (value, trace, variance, root_variance), m - 1

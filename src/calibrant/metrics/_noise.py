@@ -73,7 +73,7 @@ def equal_width_sums(moments: Moments) -> IndependentSums:
     """Return the sums of the bins of equal width that are not empty."""
     occupied = moments.total_weight > 0
     columns = moments.total_weight, moments.confidence_sum, moments.variance
-    weight, confidence_sum, variance = (column[occupied].cpu().numpy() for column in columns)
+    weight, confidence_sum, variance = (column[occupied] for column in columns)
     return IndependentSums(weight, confidence_sum, variance, moments.dispersion)
 
 
@@ -82,9 +82,9 @@ def equal_mass_sums(bins: int, by_score: GroupedScores) -> tuple[IndependentSums
 
     They are the examples that lie in one bin only, and every group of equal confidences that a cut divides.
     """
-    running = by_score.cumulative_sums.cpu().numpy()[[0, 1, 3]]  # weight, confidence, variance (3, g + 1)
+    running = by_score.cumulative_sums[[0, 1, 3]]  # weight, confidence, variance (3, g + 1)
     running[2] /= by_score.dispersion
-    cuts = by_score.equal_mass_cuts(bins).cpu().numpy()
+    cuts = by_score.equal_mass_cuts(bins)
     right = np.searchsorted(running[0], cuts).clip(1, running.shape[1] - 1)  # a cut lies in the group right - 1
     position = (cuts - running[0, right - 1]) / (running[0, right] - running[0, right - 1])
     is_above, is_beyond = position > CUT_ROUNDING, position > 1 - CUT_ROUNDING  # the start, and the end of the group

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from calibrant._core.kernels.bins import MAX_CLUSTER_SLOTS, ClusterSums, GroupedScores
+from calibrant._core.types import Sums
 from calibrant.metrics._intervals import SUM_ROUNDING
 
 NUM_NULL_DRAWS = 999  # p-values are multiples of 1/1000
@@ -23,10 +22,10 @@ MIN_EXCESS_VARIANCE = 1e-12  # of unanimous clusters over independent examples, 
 class NullResiduals:
     """Sums of outcomes minus confidences in g confidence bins: observed, and in d draws of a calibrated model."""
 
-    value: Tensor  # (g) float64, mean confidence of a bin
-    total_weight: Tensor  # (g)
-    observed: Tensor  # (1 g)
-    drawn: Tensor  # (d g)
+    value: np.ndarray  # (g) float64, mean confidence of a bin
+    total_weight: np.ndarray  # (g)
+    observed: np.ndarray  # (1 g)
+    drawn: np.ndarray  # (d g)
     dispersion: float = 1.0  # as in `GroupedScores`
 
     @classmethod
@@ -43,15 +42,15 @@ class NullResiduals:
         """
         generator = np.random.default_rng(seed)
         if (sums := by_score.clusters) is not None:
-            sums = ClusterSums(sums.value.cpu(), sums.total_weight.cpu(), sums.residual.cpu())
+            sums = ClusterSums(sums.value, sums.total_weight, sums.residual)
             if len(sums.value) > MAX_CLUSTERED_BINS:
                 sums = sums.equal_mass(MAX_CLUSTERED_BINS)
             drawn = _draw_clustered_residuals(sums, draws, generator, by_score.dispersion)
-            weight, observed = sums.total_weight.sum(0), sums.residual.sum(0, keepdim=True)
+            weight, observed = sums.total_weight.sum(0), sums.residual.sum(0, keepdims=True)
             return cls(sums.value, weight, observed, drawn, by_score.dispersion)
         by_score = merge_scores(by_score, MAX_CLUSTER_SLOTS)
-        value, weight, residual = by_score.value.cpu(), by_score.total_weight.cpu(), by_score.residual.cpu()
-        drawn = draw_hits(weight.expand(draws, -1), value, generator) - weight * value
+        value, weight, residual = by_score.value, by_score.total_weight, by_score.residual
+        drawn = draw_hits(np.broadcast_to(weight, (draws, len(weight))), value, generator) - weight * value
         return cls(value, weight, residual[None], drawn * math.sqrt(by_score.dispersion), by_score.dispersion)
 
     @classmethod
@@ -63,37 +62,34 @@ class NullResiduals:
         """
         cache = by_score.__dict__  # as for a cached property, which this module cannot add to the class
         if "_null" not in cache:
-            rank = torch.arange(len(by_score.value), device=by_score.correct.device)
-            cache["_null"] = cls.draw(by_score, seed=round(float(rank.to(by_score.correct) @ by_score.correct)))
+            rank = np.arange(len(by_score.value))
+            cache["_null"] = cls.draw(by_score, seed=round(float(rank @ by_score.correct)))
         return cache["_null"]
 
-    def p_value(self, statistic: Callable[[Tensor], Tensor]) -> float:
+    def p_value(self, statistic: Callable[[np.ndarray], np.ndarray]) -> float:
         """Return the share of draws with as large a statistic as observed, counting the observation as a draw.
 
         The statistic takes rows of residuals (r g) and returns (r).
         """
-        observed, drawn = float(statistic(self.observed)), statistic(self.drawn)
+        observed, drawn = float(statistic(self.observed)[0]), statistic(self.drawn)
         exceeded = int((drawn >= observed - SUM_ROUNDING * abs(observed)).sum())  # equal up to rounding counts
         return (exceeded + 1) / (len(drawn) + 1)
 
 
-def draw_hits(weight: Tensor, value: Tensor, generator: np.random.Generator) -> Tensor:
+def draw_hits(weight: np.ndarray, value: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Draw the total weight of the events in groups of examples, with the shape of `weight` (... g).
-
-    The numbers are drawn on the CPU, so that every device has the same draws.
 
     Args:
         weight: Total weight of each group, (... g). It counts as ceil(weight) examples.
         value: Confidence of each group, (g), the probability of every event.
         generator: Random generator.
     """
-    count = weight.ceil()
-    counts, probability = count.cpu().numpy(), value.cpu().numpy()
-    if (counts <= 1).all():  # a single example per group: a tenth of the time of binomial numbers
-        hits = counts * (generator.random(counts.shape) < probability)
+    count = np.ceil(weight)
+    if (count <= 1).all():  # a single example per group: a tenth of the time of binomial numbers
+        hits = count * (generator.random(count.shape) < value)
     else:
-        hits = generator.binomial(counts.astype(np.int64), probability)
-    return torch.from_numpy(hits).to(weight) * weight / count.clamp_min(1)  # from ceil(weight) examples to the weight
+        hits = generator.binomial(count.astype(np.int64), value)
+    return hits * weight / np.maximum(count, 1)  # from ceil(weight) examples to the weight
 
 
 def draw_outcomes(by_score: GroupedScores, generator: np.random.Generator) -> GroupedScores:
@@ -113,18 +109,18 @@ def merge_scores(by_score: GroupedScores, max_groups: int) -> GroupedScores:
     if len(by_score.value) <= max_groups:
         return by_score
     cumulative_weight = by_score.cumulative_weight
-    inner_cuts = torch.linspace(0, 1, max_groups + 1, dtype=torch.float64, device=cumulative_weight.device)[1:-1]
-    ends = torch.searchsorted(cumulative_weight.contiguous(), inner_cuts * cumulative_weight[-1])
+    inner_cuts = np.linspace(0, 1, max_groups + 1)[1:-1]
+    ends = np.searchsorted(cumulative_weight, inner_cuts * cumulative_weight[-1])
     # a heavy group may hold several cuts, which then count once
-    index = torch.cat([ends.new_tensor([0, len(cumulative_weight) - 1]), ends]).unique()
-    weight, confidence, correct, _ = by_score.cumulative_sums[:, index].diff()
-    value = (confidence / weight).clamp_max(1)  # a mean of ones may round up
+    index = np.unique(np.concatenate([[0, len(cumulative_weight) - 1], ends]))
+    weight, confidence, correct, _ = np.diff(by_score.cumulative_sums[:, index])
+    value = np.minimum(confidence / weight, 1)  # a mean of ones may round up
     return GroupedScores(value, weight, correct, by_score.clusters, by_score.fraction_variance, by_score.dispersion)
 
 
 def _draw_clustered_residuals(
     sums: ClusterSums, draws: int, generator: np.random.Generator, dispersion: float
-) -> Tensor:
+) -> np.ndarray:
     """Draw residuals of a calibrated model with clusters, (d g) for d draws in g bins, scaled by their relative spread.
 
     In every draw, each cluster is unanimous with probability `ClusterModel.unanimous_share`: a single uniform number
@@ -140,23 +136,26 @@ def _draw_clustered_residuals(
     value, weight = sums.value, sums.total_weight
     model = ClusterModel.from_sums(sums, dispersion)
     u = sums.residual.sum(1)  # (m)
-    share = model.unanimous_share(u.square().sum(), u @ model.imbalance)
-    is_unanimous = torch.from_numpy(generator.random((draws, len(weight)))) < share
-    uniform = torch.from_numpy(generator.random((draws, len(weight))))
-    remaining_weight = (~is_unanimous).double() @ weight
+    share = model.unanimous_share(np.square(u).sum(), u @ model.imbalance)
+    is_unanimous = generator.random((draws, len(weight))) < share
+    uniform = generator.random((draws, len(weight)))
+    remaining_weight = (~is_unanimous).astype(float) @ weight
     residuals = math.sqrt(dispersion) * (draw_hits(remaining_weight, value, generator) - remaining_weight * value)
-    squares, products = (~is_unanimous).double() @ model.independent, residuals.new_zeros(draws)
-    pairs = is_unanimous.nonzero()  # indices of a draw and a cluster that is unanimous there
-    for draw, cluster in (chunk.T for chunk in pairs.split(max(1, MAX_CHUNK_ELEMENTS // len(value)))):
+    squares, products = (~is_unanimous).astype(float) @ model.independent, np.zeros(draws)
+    draws_and_clusters = is_unanimous.nonzero()  # indices of a draw and of a cluster that is unanimous there
+    size = max(1, MAX_CHUNK_ELEMENTS // len(value))
+    for first in range(0, len(draws_and_clusters[0]), size):
+        draw, cluster = (index[first : first + size] for index in draws_and_clusters)
         is_event = uniform[draw, cluster, None] < value  # (pairs g)
-        of_cluster = math.sqrt(dispersion) * weight[cluster] * (is_event.double() - value)
-        residuals.index_add_(0, draw, of_cluster)
+        of_cluster = math.sqrt(dispersion) * weight[cluster] * (is_event.astype(float) - value)
+        np.add.at(residuals, draw, of_cluster)
         drawn_u = of_cluster.sum(1)
-        squares.index_add_(0, draw, drawn_u.square())
-        products.index_add_(0, draw, drawn_u * model.imbalance[cluster])
+        squares += np.bincount(draw, np.square(drawn_u), draws)
+        products += np.bincount(draw, drawn_u * model.imbalance[cluster], draws)
     drawn_variance = model.variance(model.unanimous_share(squares, products))
-    ratio = (model.variance(share) / drawn_variance).nan_to_num(1.0)  # 0 / 0 if every confidence is 0 or 1
-    return residuals * ratio.pow(1 / 4)[:, None]  # the root of the ratio of standard deviations
+    ratio = np.asarray(model.variance(share) / drawn_variance)
+    ratio = np.nan_to_num(ratio, nan=1.0)  # 0 / 0 if every confidence is 0 or 1
+    return residuals * ratio[:, None] ** (1 / 4)  # the root of the ratio of standard deviations
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,9 +166,9 @@ class ClusterModel:
     unanimous and $V_0$ if its examples are independent, both times the dispersion of fractional outcomes.
     """
 
-    independent: Tensor  # (m) V_0 of every cluster
+    independent: np.ndarray  # (m) V_0 of every cluster
     unanimous: float  # sum of V_1
-    imbalance: Tensor  # (m) N - 2 S
+    imbalance: np.ndarray  # (m) N - 2 S
     num_events: float  # expected events, or expected non-events where these are rarer
 
     @classmethod
@@ -184,18 +183,18 @@ class ClusterModel:
         n, expected = weight.sum(1), weight @ value
         # A unanimous cluster draws one uniform number; its events are the examples whose confidence is above. Column j
         # has the events if the number falls between bins j - 1 and j, whose distance is the probability of this.
-        events = n[:, None] - torch.nn.functional.pad(weight.cumsum(1), (1, 0))
-        width = value.diff(prepend=value.new_zeros(1), append=value.new_ones(1))
-        unanimous = float(((events - expected[:, None]).square() @ width).sum())
+        events = n[:, None] - np.pad(weight.cumsum(1), ((0, 0), (1, 0)))
+        width = np.diff(value, prepend=0.0, append=1.0)
+        unanimous = float((np.square(events - expected[:, None]) @ width).sum())
         independent = weight @ (value * (1 - value))
-        num_events = float((weight * torch.minimum(value, 1 - value)).sum())
+        num_events = float((weight * np.minimum(value, 1 - value)).sum())
         return cls(independent * dispersion, unanimous * dispersion, n - 2 * expected, num_events)
 
-    def variance(self, share: Tensor) -> Tensor:
+    def variance(self, share: Sums) -> Sums:
         r"""Return the variance of the sum of all residuals if the share $\lambda$ of the clusters is unanimous."""
         return share * self.unanimous + (1 - share) * self.independent.sum()
 
-    def unanimous_share(self, squares: Tensor, products: Tensor) -> Tensor:
+    def unanimous_share(self, squares: Sums, products: Sums) -> Sums:
         r"""Estimate $\lambda$, the share of unanimous clusters, from how far the clusters deviate from expectation.
 
         The symbols are those of the class: u is the number of events minus the expected number S in a cluster of weight
@@ -217,11 +216,11 @@ class ClusterModel:
         independent = float(self.independent.sum())
         excess = self.unanimous - independent  # sum of V_1 - V_0
         if len(self.independent) == 1:
-            return torch.ones_like(squares)
+            return np.ones_like(squares)
         if excess <= MIN_EXCESS_VARIANCE * self.unanimous:  # every cluster is a single example
-            return torch.zeros_like(squares)
+            return np.zeros_like(squares)
         q = (squares - independent) / excess
         h = (q - 2 * products / excess - 1) / 2
-        share = (h + (h.square() + q).clamp_min(0).sqrt()).clamp(0, 1)
+        share = np.clip(h + np.sqrt(np.maximum(np.square(h) + q, 0)), 0, 1)
         # A prior: as if `PRIOR_EVENTS` more events had happened, all in unanimous clusters
         return (share * self.num_events + PRIOR_EVENTS) / (self.num_events + PRIOR_EVENTS)

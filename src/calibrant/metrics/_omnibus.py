@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from calibrant._core.kernels.bins import EventStatistics, GroupedScores
-from calibrant._core.types import Scalar
 from calibrant.metrics._cumulative import kuiper
 from calibrant.metrics._intervals import MIN_DIVISOR, Evidence
 from calibrant.metrics._metric import metric
@@ -39,8 +37,8 @@ def _omnibus_test(events: EventStatistics) -> Evidence:
 
 def _simulated_p_value(null: NullResiduals) -> float:
     """Return the p-value of the smooth test among simulated calibrated models."""
-    form = SmoothForm(null.value.numpy(), null.total_weight.numpy(), null.dispersion)
-    return null.p_value(lambda residuals: torch.from_numpy(form.statistic(residuals.numpy())))
+    form = SmoothForm(null.value, null.total_weight, null.dispersion)
+    return null.p_value(form.statistic)
 
 
 @metric(
@@ -51,7 +49,7 @@ def _simulated_p_value(null: NullResiduals) -> float:
     is_calibration_error=True,
     test=_omnibus_test,
 )
-def omnibus(events: EventStatistics) -> Scalar:
+def omnibus(events: EventStatistics) -> float:
     r"""Return Kuiper's error or the smooth error, whichever is larger; its test detects errors of any form.
 
     The smooth error, $\sqrt{\sum_j w_j C_j^2 / \sum_j w_j}$, is the weighted root mean square of 32 Fourier
@@ -69,13 +67,13 @@ def omnibus(events: EventStatistics) -> Scalar:
     clusters, or if V is below 20, it is simulated as for `kuiper`. If there is only one confidence, Kuiper's test is
     the whole test.
 
-    >>> omnibus(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
-    tensor(0.2500, dtype=torch.float64)
-    >>> print(omnibus.test(torch.zeros(100, 2), torch.tensor([0] * 60 + [1] * 40)))
+    >>> omnibus(np.zeros((4, 2)), np.array([0, 0, 0, 1]))
+    0.25
+    >>> print(omnibus.test(np.zeros((100, 2)), np.array([0] * 60 + [1] * 40)))
     0.1000 (p = 0.068)
     """
     form, residual = SmoothForm.from_scores(events.by_score)
-    return kuiper(events).clamp_min(form.error(residual))
+    return max(kuiper(events), form.error(residual))
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +93,10 @@ class SmoothForm:
         """Return the form of at most 64 slots of nearly equal variance, and the residual of every slot, (s)."""
         running = by_score.cumulative_sums
         if len(by_score.value) > NUM_VARIANCE_SLOTS:
-            inner = torch.linspace(0, 1, NUM_VARIANCE_SLOTS + 1, dtype=torch.float64, device=running.device)[1:-1]
-            ends = torch.searchsorted(running[3].contiguous(), inner * running[3, -1])
-            running = running[:, torch.cat([ends.new_tensor([0, len(by_score.value)]), ends]).unique()]
-        weight, confidence, outcome, _ = running.diff().cpu().numpy()
+            inner = np.linspace(0, 1, NUM_VARIANCE_SLOTS + 1)[1:-1]
+            ends = np.searchsorted(running[3], inner * running[3, -1])
+            running = running[:, np.unique(np.concatenate([[0, len(by_score.value)], ends]))]
+        weight, confidence, outcome, _ = np.diff(running)
         value = np.minimum(confidence / weight, 1.0)  # a mean of ones may round up
         return cls(value, weight, by_score.dispersion), outcome - confidence
 

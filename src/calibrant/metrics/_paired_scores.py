@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from calibrant.metrics._intervals import Sample, ScoreRange
 from calibrant.metrics._metric import Metric
@@ -22,23 +21,23 @@ class PairedScores:
     first: Predictions
     second: Predictions
 
-    def values(self, metric: Metric[...]) -> tuple[Tensor, Tensor, Tensor]:
+    def values(self, metric: Metric[...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the smallest, the observed and the largest difference of every example's score, second minus first.
 
         The extremes are over the observed label, the most likely other one and an arbitrary one. If the range of the
         score is known, such as 0 to 1 for a correct prediction, they are the extremes over any labels and models.
         """
         if self.first is self.second:  # a model does not differ from itself, whatever the labels
-            zero = torch.zeros(len(self.first), dtype=torch.float64, device=self.first.labels.device)
+            zero = np.zeros(len(self.first))
             return zero, zero, zero
         if isinstance(metric.score_range, ScoreRange):
-            difference = metric.values(self.second).double() - metric.values(self.first)
-            width = torch.full_like(difference, metric.score_range.high - metric.score_range.low)
+            difference = metric.values(self.second).astype(float) - metric.values(self.first)
+            width = np.full_like(difference, metric.score_range.high - metric.score_range.low)
             return -width, difference, width
-        first, second = ([metric.values(p).double() for p in (pair[i] for pair in self._relabeled)] for i in (0, 1))
+        first, second = ([metric.values(pair[i]).astype(float) for pair in self._relabeled] for i in (0, 1))
         return _extremes(first, second)
 
-    def sums(self, metric: Metric[...]) -> Tensor:
+    def sums(self, metric: Metric[...]) -> np.ndarray:
         """Return numbers (8) from which `paired_difference` computes an interval; `merge_sums` joins those of batches.
 
         A unit is a cluster, whose weight is n and whose sum of differences is s. Independent examples of weight w count
@@ -49,17 +48,17 @@ class PairedScores:
         7. and 8. The smallest and the largest mean difference of a unit with the labels that are extreme for it, or 0.
         """
         low, value, high = self.values(metric)
-        w = torch.ones_like(value) if self.first.weights is None else self.first.weights.to(value)
-        ends = [low.clamp_max(0), high.clamp_min(0)]
+        w = np.ones_like(value) if self.first.weights is None else self.first.weights
+        ends = [np.minimum(low, 0), np.maximum(high, 0)]
         if self.first.clusters is None:
-            terms = [w, w, w * value, w, w * value, w * value.square()]
+            terms = [w, w, w * value, w, w * value, w * np.square(value)]
             ends = [end[w > 0] for end in ends]
         else:
-            n, s, *ends = (torch.bincount(self.first.clusters, v) for v in (w, w * value, *(w * end for end in ends)))
-            terms = [n > 0, n, s, n.square(), n * s, s.square()]
+            n, s, *ends = (np.bincount(self.first.clusters, v) for v in (w, w * value, *(w * end for end in ends)))
+            terms = [n > 0, n, s, np.square(n), n * s, np.square(s)]
             ends = [end[n > 0] / n[n > 0] for end in ends]
-        numbers = [*(term.double().sum() for term in terms), ends[0].amin(), ends[1].amax()]
-        return torch.stack(numbers)
+        numbers = [*(term.astype(float).sum() for term in terms), ends[0].min(), ends[1].max()]
+        return np.stack(numbers)
 
     @cached_property
     def _relabeled(self) -> list[tuple[Predictions, Predictions]]:
@@ -70,15 +69,15 @@ class PairedScores:
         first, second = self.first, self.second
         labels = [_other_labels(first, second)]
         if first.k > 2:
-            step = torch.arange(len(first), device=first.labels.device) % (first.k - 1)
+            step = np.arange(len(first)) % (first.k - 1)
             labels.append((first.labels + 1 + step) % first.k)
         return [(first, second), *((first.with_labels(y), second.with_labels(y)) for y in labels)]
 
 
-def merge_sums(sums: Tensor, later_sums: Tensor) -> Tensor:
+def merge_sums(sums: np.ndarray, later_sums: np.ndarray) -> np.ndarray:
     """Return the numbers of `PairedScores.sums` for two batches together, which share no clusters."""
-    low, high = torch.minimum(sums[6:7], later_sums[6:7]), torch.maximum(sums[7:], later_sums[7:])
-    return torch.cat([sums[:6] + later_sums[:6], low, high])
+    low, high = np.minimum(sums[6:7], later_sums[6:7]), np.maximum(sums[7:], later_sums[7:])
+    return np.concatenate([sums[:6] + later_sums[:6], low, high])
 
 
 def read_sums(sums: Sequence[float]) -> tuple[Sample, ScoreRange]:
@@ -95,20 +94,20 @@ def read_sums(sums: Sequence[float]) -> tuple[Sample, ScoreRange]:
     return Sample(units, mean, error**2 * (units - 1), error, degrees=units - 1), unseen_range
 
 
-def score_values(metric: Metric[...], p: Predictions) -> tuple[Tensor, Tensor, Tensor]:
+def score_values(metric: Metric[...], p: Predictions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the smallest, the observed and the largest score of each example of one model.
 
     The extremes are over two labels, the observed and the most likely other one, or the ends of the score's range if it
     is known.
     """
     if isinstance(metric.score_range, ScoreRange):
-        value = metric.values(p).double()
-        return torch.full_like(value, metric.score_range.low), value, torch.full_like(value, metric.score_range.high)
-    values = [metric.values(x).double() for x in (p, p.with_labels(_other_labels(p, p)))]
-    return _extremes([torch.zeros_like(value) for value in values], values)
+        value = metric.values(p).astype(float)
+        return np.full_like(value, metric.score_range.low), value, np.full_like(value, metric.score_range.high)
+    values = [metric.values(x).astype(float) for x in (p, p.with_labels(_other_labels(p, p)))]
+    return _extremes([np.zeros_like(value) for value in values], values)
 
 
-def _extremes(first: list[Tensor], second: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def _extremes(first: list[np.ndarray], second: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the smallest, the observed and the largest difference of scores (n), second minus first, over labels.
 
     An infinite loss, of the probability 0, counts as that of 2^-53 for the most likely other label, and is left out for
@@ -118,25 +117,27 @@ def _extremes(first: list[Tensor], second: list[Tensor]) -> tuple[Tensor, Tensor
         first: Scores of the first model for the observed, the most likely other and, if there is one, another label.
         second: Scores of the second model.
     """
-    value = low = high = second[0] - first[0]
+    with np.errstate(invalid="ignore", over="ignore"):
+        value = low = high = second[0] - first[0]
     for i, (a, b) in enumerate(zip(first[1:], second[1:], strict=True)):
         if i == 0:
-            a, b = (torch.where(x.isinf(), x.sign() * MAX_UNSEEN_LOSS, x) for x in (a, b))
-        difference = (b - a).where((b - a).isfinite(), value)
-        low, high = torch.minimum(low, difference), torch.maximum(high, difference)
+            a, b = (np.where(np.isinf(x), np.sign(x) * MAX_UNSEEN_LOSS, x) for x in (a, b))
+        with np.errstate(invalid="ignore", over="ignore"):  # of equal infinities
+            difference = np.where(np.isfinite(b - a), b - a, value)
+        low, high = np.minimum(low, difference), np.maximum(high, difference)
     return low, value, high
 
 
-def _other_labels(first: Predictions, second: Predictions) -> Tensor:
+def _other_labels(first: Predictions, second: Predictions) -> np.ndarray:
     """Return for each example the class other than its label that the models find most likely.
 
     If they evaluate the event of one class, it is that class for all examples with another label.
     """
     y, a, b = first.labels, first.predicted, second.predicted
     # If the models suggest two classes, take the one of lower index: the order of the models must not matter
-    runner_up = torch.minimum(first.runner_up, second.runner_up)
+    runner_up = np.minimum(first.runner_up, second.runner_up)
     # A model suggests its prediction if that is not the label, otherwise the other model's; if both are right, the
     # second most likely class
-    alternative = torch.minimum(a.where(a != y, b), b.where(b != y, a))
-    alternative = runner_up.where((a == y) & (b == y), alternative)
-    return alternative.where(y == first.of, first.of) if isinstance(first.of, int) else alternative
+    alternative = np.minimum(np.where(a != y, a, b), np.where(b != y, b, a))
+    alternative = np.where((a == y) & (b == y), runner_up, alternative)
+    return np.where(y == first.of, alternative, first.of) if isinstance(first.of, int) else alternative

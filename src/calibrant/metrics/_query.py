@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import torch
+import numpy as np
 
 from calibrant._core.kernels.bins import NUM_ODDS_CELLS, equal_width_edges
 from calibrant._core.text import shorten_list, shorten_repr
@@ -96,7 +96,7 @@ def build_query(
     scores = _read_scores(words, probs, logits, confidence, classes)
     k = len(scores.classes)
     if confidence is None:
-        event = Predictions(torch.zeros(1, k), [0], class_names=scores.names).with_default_event(of).of
+        event = Predictions(np.zeros((1, k)), [0], class_names=scores.names).with_default_event(of).of
     else:
         event = CORRECTNESS.selector
     if event == "classes":

@@ -4,18 +4,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from calibrant._core.kernels.bins import EventStatistics, GroupedScores
-from calibrant._core.types import Count, InputError, Scalar
+from calibrant._core.types import Count, InputError, Sums
 from calibrant.metrics._intervals import MIN_DIVISOR, Evidence, Interval, Sample, student_quantile
 from calibrant.metrics._logit_fits import (
     LogitFit,
     check_both_outcomes,
     check_overlap,
     log_odds,
-    to_numpy,
 )
 from calibrant.metrics._metric import metric
 from calibrant.metrics._null import MIN_EVENT_VARIANCE, NullResiduals
@@ -48,7 +45,7 @@ def _fit_line(events: EventStatistics) -> LogitFit:
     offset = log_odds(by_score)
     check_both_outcomes(by_score)
     check_overlap(by_score)
-    center = float(np.average(offset, weights=to_numpy(by_score.total_weight)))
+    center = float(np.average(offset, weights=by_score.total_weight))
     return LogitFit.of_sample(np.stack([np.ones_like(offset), offset - center], 1), by_score, offset)
 
 
@@ -73,7 +70,7 @@ def _slope_interval(events: EventStatistics, *, level: float) -> Interval:
     meaning="calibration in the large on the log-odds, slope fixed at 1: below 0, risks are too high",
     interval=_intercept_interval,
 )
-def calibration_intercept(events: EventStatistics) -> Scalar:
+def calibration_intercept(events: EventStatistics) -> float:
     r"""Return the calibration intercept, a of $\mathrm{logit}\, P(y = 1) = a + \mathrm{logit}\, p$ (Cox 1958).
 
     The slope is fixed at 1, so that a is calibration in the large; 0 is right. Papers also call the intercept of the
@@ -83,10 +80,10 @@ def calibration_intercept(events: EventStatistics) -> Scalar:
     Raises:
         InputError: If a probability is 0 or 1, or all outcomes are alike.
 
-    >>> calibration_intercept(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))  # the log-odds of 3 in 4
-    tensor(1.0986, dtype=torch.float64)
+    >>> round(calibration_intercept(np.zeros((4, 2)), np.array([0, 0, 0, 1])), 4)  # the log-odds of 3 in 4
+    1.0986
     """
-    return _scalar(_fit_intercept(events).theta[0])
+    return _fit_intercept(events).theta[0]
 
 
 @metric(
@@ -95,7 +92,7 @@ def calibration_intercept(events: EventStatistics) -> Scalar:
     meaning="1 is right; below 1, risks are too extreme, above 1 not extreme enough",
     interval=_slope_interval,
 )
-def calibration_slope(events: EventStatistics) -> Scalar:
+def calibration_slope(events: EventStatistics) -> float:
     r"""Return the calibration slope, b of $\mathrm{logit}\, P(y = 1) = a + b\, \mathrm{logit}\, p$ (Cox 1958).
 
     1 is right. A model that was fitted to too few examples has a slope below 1. Fitted by maximum likelihood together
@@ -107,9 +104,9 @@ def calibration_slope(events: EventStatistics) -> Scalar:
     >>> from calibrant import Predictions
     >>> p = Predictions.from_confidence([0.2] * 3 + [0.8] * 3, [1, 0, 0, 1, 1, 0])
     >>> calibration_slope(p)  # from log-odds of +-log 4 to +-log 2
-    tensor(0.5000, dtype=torch.float64)
+    0.5
     """
-    return _scalar(1 + _fit_line(events).theta[1])
+    return 1 + _fit_line(events).theta[1]
 
 
 def _cox_test(events: EventStatistics) -> Evidence:
@@ -133,7 +130,7 @@ def _cox_test(events: EventStatistics) -> Evidence:
     term="Cox",
     test=_cox_test,
 )
-def cox(events: EventStatistics) -> Scalar:
+def cox(events: EventStatistics) -> float:
     r"""Return the likelihood ratio of intercept and slope, fitted jointly, against 0 and 1 (Miller et al. 1991).
 
     Twice the gain in log-likelihood, chi-squared with 2 degrees of freedom for a calibrated model. It sees errors of
@@ -148,7 +145,7 @@ def cox(events: EventStatistics) -> Scalar:
     >>> print(cox.test(p))
     5.8473 (p = 0.0537)
     """
-    return _scalar(_fit_line(events).likelihood_ratio)
+    return _fit_line(events).likelihood_ratio
 
 
 @dataclass(frozen=True)
@@ -160,7 +157,7 @@ class Ratio:
     residual: Sample  # numerator minus ratio times denominator of an example, whose mean is 0
 
     @classmethod
-    def of_outcomes(cls, by_score: GroupedScores, numerator: Tensor, denominator: Tensor) -> "Ratio":
+    def of_outcomes(cls, by_score: GroupedScores, numerator: np.ndarray, denominator: np.ndarray) -> "Ratio":
         """Sum numbers that depend on the risk and the outcome.
 
         Args:
@@ -168,13 +165,13 @@ class Ratio:
             numerator: The number at each risk without the event and with it, (2 g).
             denominator: The same of the divisor.
         """
-        weight = torch.stack([by_score.total_weight - by_score.correct, by_score.correct])  # (2 g)
+        weight = np.stack([by_score.total_weight - by_score.correct, by_score.correct])  # (2 g)
         over, under, n = float((weight * numerator).sum()), float((weight * denominator).sum()), float(weight.sum())
         residual = numerator - over / under * denominator
-        square = by_score.dispersion * float((weight * residual.square()).sum())
+        square = by_score.dispersion * float((weight * np.square(residual)).sum())
         clusters = None
         if (sums := by_score.clusters) is not None:
-            index = torch.searchsorted(by_score.value, sums.value.contiguous()).clamp_max(len(by_score.value) - 1)
+            index = np.minimum(np.searchsorted(by_score.value, sums.value), len(by_score.value) - 1)
             hits = sums.total_weight * sums.value + sums.residual
             total = (sums.total_weight - hits) @ residual[0, index] + hits @ residual[1, index]
             size = sums.total_weight.sum(1)
@@ -201,8 +198,8 @@ def _outcome_ratio(by_score: GroupedScores) -> Ratio:
             "Expected some probability above 0, got only zeros, so that no event is expected. Try signed_gap.",
             code="no_expected_events",
         )
-    outcome = torch.stack([torch.zeros_like(risk), torch.ones_like(risk)])
-    return Ratio.of_outcomes(by_score, outcome, risk.expand(2, -1))
+    outcome = np.stack([np.zeros_like(risk), np.ones_like(risk)])
+    return Ratio.of_outcomes(by_score, outcome, np.broadcast_to(risk, (2, len(risk))))
 
 
 def _observed_expected_interval(events: EventStatistics, *, level: float) -> Interval:
@@ -235,7 +232,7 @@ def _poisson_limits(count: float, size: float, level: float) -> tuple[float, flo
     meaning="events over the sum of the risks: 1 is right, below 1 risks are too high",
     interval=_observed_expected_interval,
 )
-def observed_expected(events: EventStatistics) -> Scalar:
+def observed_expected(events: EventStatistics) -> float:
     r"""Return observed over expected events, $\sum_i y_i / \sum_i p_i$; 1 is right, and E/O is its inverse.
 
     The interval is symmetric on the log scale, with the variance of the ratio of two means, $\sum_i (y_i - R p_i)^2$:
@@ -246,24 +243,24 @@ def observed_expected(events: EventStatistics) -> Scalar:
     Raises:
         InputError: If every probability is 0.
 
-    >>> observed_expected(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
-    tensor(1.5000, dtype=torch.float64)
+    >>> observed_expected(np.zeros((4, 2)), np.array([0, 0, 0, 1]))
+    1.5
     """
-    return _scalar(_outcome_ratio(events.by_score).value)
+    return _outcome_ratio(events.by_score).value
 
 
 def _brier_ratio(by_score: GroupedScores) -> Ratio:
     """Return the Brier score over that of the event's frequency, the same for all examples."""
     check_both_outcomes(by_score)
-    outcome = by_score.value.new_tensor([[0.0], [1.0]])
+    outcome = np.array([[0.0], [1.0]])
     frequency = by_score.correct.sum() / by_score.total_weight.sum()
-    constant = (outcome - frequency).square().expand(-1, len(by_score.value))
-    return Ratio.of_outcomes(by_score, (outcome - by_score.value).square(), constant)
+    constant = np.broadcast_to(np.square(outcome - frequency), (2, len(by_score.value)))
+    return Ratio.of_outcomes(by_score, np.square(outcome - by_score.value), constant)
 
 
 def _scaled_brier_interval(events: EventStatistics, *, level: float) -> Interval:
     by_score = events.by_score
-    rarer = float(torch.minimum(by_score.correct.sum(), (by_score.total_weight - by_score.correct).sum()))
+    rarer = float(np.minimum(by_score.correct.sum(), (by_score.total_weight - by_score.correct).sum()))
     ratio = _brier_ratio(by_score).interval(level, max(rarer - 1, 1.0))
     return Interval(1 - ratio.value, 1 - ratio.high, 1 - ratio.low, level)
 
@@ -274,7 +271,7 @@ def _scaled_brier_interval(events: EventStatistics, *, level: float) -> Interval
     meaning="1 - Brier / f (1 - f) with the frequency f: 0 is as good as f for all; depends on f",
     interval=_scaled_brier_interval,
 )
-def scaled_brier(events: EventStatistics) -> Scalar:
+def scaled_brier(events: EventStatistics) -> float:
     r"""Return the scaled Brier score of the event, $1 - \sum (p - y)^2 / (n f (1 - f))$ (Steyerberg et al. 2010).
 
     Also the index of prediction accuracy (Kattan & Gerds 2018). f is the frequency of the event: 0 is as good as f for
@@ -285,17 +282,17 @@ def scaled_brier(events: EventStatistics) -> Scalar:
         InputError: If all outcomes are alike.
 
     >>> from calibrant import Predictions
-    >>> scaled_brier(Predictions.from_confidence([0.8, 0.8, 0.2, 0.2], [1, 1, 0, 0]))  # 1 - .04 / .25
-    tensor(0.8400, dtype=torch.float64)
+    >>> round(scaled_brier(Predictions.from_confidence([0.8, 0.8, 0.2, 0.2], [1, 1, 0, 0])), 4)  # 1 - .04 / .25
+    0.84
     """
-    return _scalar(1 - _brier_ratio(events.by_score).value)
+    return 1 - _brier_ratio(events.by_score).value
 
 
 def _spiegelhalter_z(by_score: GroupedScores) -> float:
     """Return z, or 0 if no deviation is possible or observed. Fractional outcomes count like outcomes of 0 or 1."""
     slope = 1 - 2 * by_score.value
     deviation = float((by_score.residual * slope).sum())
-    variance = float((by_score.variance * slope.square()).sum()) / by_score.dispersion
+    variance = float((by_score.variance * np.square(slope)).sum()) / by_score.dispersion
     return deviation / math.sqrt(variance) if variance else math.copysign(math.inf, deviation) if deviation else 0.0
 
 
@@ -308,7 +305,7 @@ def _spiegelhalter_test(events: EventStatistics) -> Evidence:
     if _is_simple(by_score):
         return Evidence(z, float(erfc(abs(z) / math.sqrt(2 * by_score.dispersion))))
     null = NullResiduals.shared(by_score)
-    return Evidence(z, null.p_value(lambda residuals: (residuals @ (1 - 2 * null.value)).abs()))
+    return Evidence(z, null.p_value(lambda residuals: abs(residuals @ (1 - 2 * null.value))))
 
 
 def _is_simple(by_score: GroupedScores) -> bool:
@@ -323,7 +320,7 @@ def _is_simple(by_score: GroupedScores) -> bool:
     term="Spiegelhalter",
     test=_spiegelhalter_test,
 )
-def spiegelhalter(events: EventStatistics) -> Scalar:
+def spiegelhalter(events: EventStatistics) -> float:
     r"""Return Spiegelhalter's z, $\sum (y - p)(1 - 2p) / \sqrt{\sum (1 - 2p)^2 p (1 - p)}$ (Spiegelhalter 1986).
 
     The Brier score minus its expectation if every risk is true, in standard errors; above 0, it is worse than the risks
@@ -331,25 +328,25 @@ def spiegelhalter(events: EventStatistics) -> Scalar:
     variance of the number of events is below 20, and with clusters.
 
     >>> from calibrant import Predictions
-    >>> spiegelhalter(Predictions.from_confidence([0.2] * 4, [1, 1, 0, 0]))  # 1.2 * .6 / sqrt(4 * .36 * .16)
-    tensor(1.5000, dtype=torch.float64)
+    >>> round(spiegelhalter(Predictions.from_confidence([0.2] * 4, [1, 1, 0, 0])), 4)  # 1.2 * .6 / sqrt(4 * .36 * .16)
+    1.5
     """
-    return _scalar(_spiegelhalter_z(events.by_score))
+    return _spiegelhalter_z(events.by_score)
 
 
-def _group_sums(by_score: GroupedScores, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+def _group_sums(by_score: GroupedScores, groups: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the group of every risk, (g), and the sums of residuals and of variances of the groups, (b) each."""
     index, weight = by_score.slot_indices(groups), by_score.total_weight
-    columns = torch.stack([weight, weight * by_score.value, by_score.residual])
-    size, expected, residual = columns.new_zeros(3, groups).index_add_(1, index, columns)
-    mean = expected / size.clamp_min(MIN_DIVISOR)
+    columns = weight, weight * by_score.value, by_score.residual
+    size, expected, residual = (np.bincount(index, column, groups) for column in columns)
+    mean = expected / np.maximum(size, MIN_DIVISOR)
     return index, residual, size * mean * (1 - mean)  # the variance at the mean risk of the group, as in the paper
 
 
-def _chi_square(residual: Tensor, variance: Tensor) -> Tensor:
+def _chi_square(residual: np.ndarray, variance: np.ndarray) -> Sums:
     """Return the sum of squared residuals over variances, (...), with 0 / 0 = 0."""
-    ratio = residual.square() / variance
-    return torch.where(residual == 0, 0.0, ratio).sum(-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(residual == 0, 0.0, np.square(residual) / variance).sum(-1)
 
 
 def _hosmer_lemeshow_test(events: EventStatistics, *, groups: Count = 10) -> Evidence:
@@ -361,13 +358,13 @@ def _hosmer_lemeshow_test(events: EventStatistics, *, groups: Count = 10) -> Evi
     statistic = float(_chi_square(residual, variance))
     occupied = variance[variance > 0]
     if _is_simple(by_score) and len(occupied) and float(occupied.min()) >= MIN_GROUP_VARIANCE:
-        return Evidence(statistic, float(chdtrc(len(index.unique()), statistic / by_score.dispersion)))
+        return Evidence(statistic, float(chdtrc(len(np.unique(index)), statistic / by_score.dispersion)))
     null = NullResiduals.shared(by_score)
     merged = GroupedScores(null.value, null.total_weight, null.total_weight * null.value)
     index, _, variance = _group_sums(merged, groups)
 
-    def chi_square(residuals: Tensor) -> Tensor:
-        return _chi_square(residuals.new_zeros(len(residuals), groups).index_add_(1, index, residuals), variance)
+    def chi_square(residuals: np.ndarray) -> np.ndarray:
+        return np.asarray(_chi_square(np.array([np.bincount(index, row, groups) for row in residuals]), variance))
 
     return Evidence(statistic, null.p_value(chi_square))
 
@@ -378,7 +375,7 @@ def _hosmer_lemeshow_test(events: EventStatistics, *, groups: Count = 10) -> Evi
     term="Hosmer-Lemeshow",
     test=_hosmer_lemeshow_test,
 )
-def hosmer_lemeshow(events: EventStatistics, *, groups: Count = 10) -> Scalar:
+def hosmer_lemeshow(events: EventStatistics, *, groups: Count = 10) -> float:
     r"""Return the Hosmer-Lemeshow statistic, $\sum_g (O_g - E_g)^2 / (n_g \bar p_g (1 - \bar p_g))$ (1980).
 
     g groups of nearly equal size in the order of the risk; equal risks share a group. For a model that was fitted to
@@ -389,13 +386,8 @@ def hosmer_lemeshow(events: EventStatistics, *, groups: Count = 10) -> Scalar:
     variance of the events of a group is below 5.
 
     >>> from calibrant import Predictions
-    >>> hosmer_lemeshow(Predictions.from_confidence([0.2] * 4, [1, 1, 0, 0]))  # 1.2^2 / (4 * .16)
-    tensor(2.2500, dtype=torch.float64)
+    >>> round(hosmer_lemeshow(Predictions.from_confidence([0.2] * 4, [1, 1, 0, 0])), 4)  # 1.2^2 / (4 * .16)
+    2.25
     """
     _, residual, variance = _group_sums(events.by_score, groups)
-    return _chi_square(residual, variance)
-
-
-def _scalar(value: float) -> Scalar:
-    """Return a number as the tensor that metrics return."""
-    return torch.tensor(float(value), dtype=torch.float64)
+    return float(_chi_square(residual, variance))

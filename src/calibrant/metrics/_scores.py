@@ -4,11 +4,10 @@ import math
 from typing import Literal
 
 import numpy as np
-from torch import Tensor
 
 from calibrant._core.kernels.bins import Events, allow_rounding
 from calibrant._core.kernels.softmax import entropies
-from calibrant._core.types import OpenFraction, PerExample, Scalar
+from calibrant._core.types import OpenFraction, PerExample
 from calibrant.metrics._intervals import SHARE, Extremes, Interval, ScoreRange, share_interval
 from calibrant.metrics._metric import metric
 from calibrant.predictions import Predictions
@@ -28,10 +27,10 @@ __all__ = [
 PredictionSubset = Literal["all", "correct", "wrong"]
 
 
-def weighted_mean(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the mean in float64, weighted if there are weights, or nan without values."""
-    values = values.double()
-    return values.mean() if weights is None else (values * weights).sum() / weights.sum()
+def weighted_mean(values: np.ndarray, weights: np.ndarray | None) -> float:
+    """Return the mean, weighted if there are weights, or nan without values."""
+    weighted, total = (values, len(values)) if weights is None else (values * weights, weights.sum())
+    return weighted.sum() / total
 
 
 # Ranges of the score of an example that was not drawn. Its prediction is one of the most extreme ones of the sample,
@@ -81,14 +80,14 @@ def _brier_range(extremes: Extremes) -> ScoreRange:
     score_range=SHARE,
     sums=("correct", "correct", "weight"),
 )
-def accuracy(p: Predictions) -> Scalar:
+def accuracy(p: Predictions) -> float:
     """Return the share of examples whose predicted class is right.
 
     The predicted class is the lowest index that attains the maximum. The interval is the mid-p interval of a share.
 
-    >>> accuracy(torch.eye(2), torch.tensor([0, 0]))
-    tensor(0.5000, dtype=torch.float64)
-    >>> print(accuracy.interval(torch.eye(2), torch.tensor([0, 0])))
+    >>> accuracy(np.eye(2), np.array([0, 0]))
+    0.5
+    >>> print(accuracy.interval(np.eye(2), np.array([0, 0])))
     0.5000 [0.0253, 0.9747]
     """
     return weighted_mean(p.correct, p.weights)
@@ -101,11 +100,11 @@ def accuracy(p: Predictions) -> Scalar:
     per_example=lambda p: 1 - p.correct,
     score_range=SHARE,
 )
-def error(p: Predictions) -> Scalar:
+def error(p: Predictions) -> float:
     """Return the share of examples whose predicted class is wrong: 1 - accuracy.
 
-    >>> error(torch.eye(2), torch.tensor([0, 0]))
-    tensor(0.5000, dtype=torch.float64)
+    >>> error(np.eye(2), np.array([0, 0]))
+    0.5
     """
     return 1 - weighted_mean(p.correct, p.weights)
 
@@ -123,7 +122,7 @@ def _nll(p: Predictions) -> PerExample:
     score_range=_nll_range,
     sums=("nll", "nll_square", "weight"),
 )
-def nll(p: Predictions, *, among: PredictionSubset = "all") -> Scalar:
+def nll(p: Predictions, *, among: PredictionSubset = "all") -> float:
     r"""Return the mean negative log-likelihood, $-\log p_y$, in nats.
 
     Mukhoti et al. (2020, Figures 1 and 3) follow it over the epochs for correct and for wrong predictions.
@@ -132,9 +131,9 @@ def nll(p: Predictions, *, among: PredictionSubset = "all") -> Scalar:
         p: Predictions, or logits and labels.
         among: "all", "correct" or "wrong" predictions; nan if there are none.
 
-    >>> nll(torch.zeros(1, 4), torch.tensor([2]))
-    tensor(1.3863, dtype=torch.float64)
-    >>> print(nll.interval(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])))
+    >>> round(nll(np.zeros((1, 4)), np.array([2])), 4)
+    1.3863
+    >>> print(nll.interval(np.zeros((4, 2)), np.array([0, 0, 0, 1])))
     0.6931 [0.6931, 0.6931]
     """
     return _mean_among(_nll(p), p, among)
@@ -148,11 +147,11 @@ def nll(p: Predictions, *, among: PredictionSubset = "all") -> Scalar:
     score_range=_brier_range,
     sums=("brier", "brier_square", "weight"),
 )
-def brier(p: Predictions) -> Scalar:
+def brier(p: Predictions) -> float:
     r"""Return the mean Brier score, $\lVert p - e_y \rVert^2$ summed over classes, in [0, 2] (Brier 1950).
 
-    >>> brier(torch.zeros(1, 2), torch.tensor([0]))
-    tensor(0.5000, dtype=torch.float64)
+    >>> brier(np.zeros((1, 2)), np.array([0]))
+    0.5
     """
     return weighted_mean(p.outcomes.brier, p.weights)
 
@@ -160,7 +159,7 @@ def brier(p: Predictions) -> Scalar:
 def _event_brier(events: Events) -> PerExample:
     c, a = events.confidence, events.outcome
     # an outcome a between 0 and 1 stands for outcomes that are 1 with probability a: the mean of their scores
-    return (c - a).square() + a * (1 - a)
+    return np.square(c - a) + a * (1 - a)
 
 
 @metric(
@@ -171,14 +170,14 @@ def _event_brier(events: Events) -> PerExample:
     score_range=_event_brier_range,
     sums=("gap_square", "gap_fourth", "weight"),
 )
-def event_brier(events: Events) -> Scalar:
+def event_brier(events: Events) -> float:
     r"""Return the mean Brier score of the event, $(c - a)^2$, in [0, 1], as of binary forecasts (Brier 1950).
 
     c is the confidence, and a the outcome. For two classes it is half of `brier`, and scikit-learn's
     `brier_score_loss`.
 
-    >>> event_brier(Predictions.from_confidence([0.9, 0.2], [1, 1]))
-    tensor(0.3250, dtype=torch.float64)
+    >>> round(event_brier(Predictions.from_confidence([0.9, 0.2], [1, 1])), 4)
+    0.325
     """
     return weighted_mean(_event_brier(events), events.weights)
 
@@ -189,7 +188,7 @@ def event_brier(events: Events) -> Scalar:
     higher_is_better=None,
     meaning="mean entropy of the predicted distributions, in nats",
 )
-def entropy(p: Predictions, *, among: PredictionSubset = "all") -> Scalar:
+def entropy(p: Predictions, *, among: PredictionSubset = "all") -> float:
     r"""Return the mean entropy of the predicted distributions, $-\sum_j p_j \log p_j$, in nats.
 
     As in Mukhoti et al. (2020, Figure 1).
@@ -198,8 +197,8 @@ def entropy(p: Predictions, *, among: PredictionSubset = "all") -> Scalar:
         p: Predictions, or logits and labels.
         among: "all", "correct" or "wrong" predictions; nan if there are none.
 
-    >>> entropy(torch.zeros(1, 4), torch.tensor([2]))
-    tensor(1.3863, dtype=torch.float64)
+    >>> round(entropy(np.zeros((1, 4)), np.array([2])), 4)
+    1.3863
     """
     return _mean_among(entropies(p.logits), p, among)
 
@@ -218,11 +217,11 @@ def _confident_interval(events: Events, *, level: float, above: OpenFraction = 0
     score_range=SHARE,
     sums=("confident", "confident", "weight"),
 )
-def confident_share(events: Events, *, above: OpenFraction = 0.99) -> Scalar:
+def confident_share(events: Events, *, above: OpenFraction = 0.99) -> float:
     """Return the share of predictions with a confidence of at least `above` (Mukhoti et al. 2020, Table 7).
 
-    >>> confident_share(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 1]))
-    tensor(0.5000, dtype=torch.float64)
+    >>> confident_share(np.array([[0.0, 9.0], [0.0, 1.0]]), np.array([1, 1]))
+    0.5
     """
     return weighted_mean(events.confidence >= allow_rounding(above), events.weights)
 
@@ -241,13 +240,13 @@ def _confident_accuracy_interval(events: Events, *, level: float, above: OpenFra
     score_range=SHARE,
     sums=("confident_outcome", "confident_outcome", "confident"),
 )
-def confident_accuracy(events: Events, *, above: OpenFraction = 0.99) -> Scalar:
+def confident_accuracy(events: Events, *, above: OpenFraction = 0.99) -> float:
     """Return the accuracy of predictions with a confidence of at least `above` (Mukhoti et al. 2020, Table 7).
 
     nan if no prediction is that confident.
 
-    >>> confident_accuracy(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 0]))
-    tensor(1., dtype=torch.float64)
+    >>> confident_accuracy(np.array([[0.0, 9.0], [0.0, 1.0]]), np.array([1, 0]))
+    1.0
     """
     confident = events[events.confidence >= allow_rounding(above)]
     return weighted_mean(confident.outcome, confident.weights)
@@ -266,20 +265,20 @@ def _confidence_minus_outcome(events: Events) -> PerExample:
     score_range=_signed_gap_range,
     sums=("gap", "gap_square", "weight"),
 )
-def signed_gap(events: Events) -> Scalar:
+def signed_gap(events: Events) -> float:
     """Return the mean confidence minus the accuracy: positive if overconfident, negative if underconfident.
 
     The interval is that of a mean in a known range, which does not collapse when all examples are right.
 
-    >>> signed_gap(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
-    tensor(-0.2500, dtype=torch.float64)
-    >>> print(signed_gap.interval(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])))
+    >>> signed_gap(np.zeros((4, 2)), np.array([0, 0, 0, 1]))
+    -0.25
+    >>> print(signed_gap.interval(np.zeros((4, 2)), np.array([0, 0, 0, 1])))
     -0.2500 [-0.4873, 0.2514]
     """
     return weighted_mean(_confidence_minus_outcome(events), events.weights)
 
 
-def _mean_among(values: Tensor, p: Predictions, among: PredictionSubset) -> Tensor:
+def _mean_among(values: np.ndarray, p: Predictions, among: PredictionSubset) -> float:
     """Return the mean of values (n) over all, the correct or the wrong predictions, or nan if there are none."""
     if among == "all":
         return weighted_mean(values, p.weights)

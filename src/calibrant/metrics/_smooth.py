@@ -1,12 +1,10 @@
 """Smooth calibration error: residuals smoothed by a Gaussian window whose width equals the error."""
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from calibrant._core.kernels.bins import EventStatistics
-from calibrant._core.kernels.solvers import PointEvaluation, increasing_root
-from calibrant._core.types import Count, Scalar
+from calibrant._core.kernels.roots import PointEvaluation, increasing_root
+from calibrant._core.types import Count
 from calibrant.metrics._intervals import Evidence
 from calibrant.metrics._metric import metric
 from calibrant.metrics._null import NUM_NULL_DRAWS, NullResiduals
@@ -15,7 +13,6 @@ __all__ = ["smooth_ece"]
 
 NUM_GRID_CELLS = 1 << 14
 WIDTH_TOLERANCE = 1e-9  # to which the width is solved for
-_DEPOSIT_CHUNK = 1 << 16
 NUM_TEST_CELLS = 1 << 11  # a coarser grid for all simulations
 CHUNK_DRAWS = 128  # draws that are smoothed at once
 
@@ -34,14 +31,15 @@ def _smooth_test(events: EventStatistics, *, draws: Count = NUM_NULL_DRAWS, seed
     # factors of the window in the cosine basis, in which smoothing is a product (see `smooth_ece`)
     gaussian = np.exp(-0.5 * (np.pi * width * np.arange(NUM_TEST_CELLS)) ** 2)
 
-    def errors_in_window(residuals: Tensor) -> Tensor:
+    def errors_in_window(residuals: np.ndarray) -> np.ndarray:
         """Return the error (r), seen through the window, of each row of residuals (r g)."""
-        grid = deposit(null.value, residuals, NUM_TEST_CELLS).numpy()
+        grid = deposit(null.value, residuals, NUM_TEST_CELLS)
         smoothed = np.asarray(idct(gaussian * dct(grid, type=2), type=2))  # without division by n
-        return torch.from_numpy(np.abs(smoothed).sum(1))
+        return np.abs(smoothed).sum(1)
 
-    def errors(residuals: Tensor) -> Tensor:
-        return torch.cat([errors_in_window(chunk) for chunk in residuals.split(CHUNK_DRAWS)])
+    def errors(residuals: np.ndarray) -> np.ndarray:
+        chunks = (residuals[first : first + CHUNK_DRAWS] for first in range(0, len(residuals), CHUNK_DRAWS))
+        return np.concatenate([errors_in_window(chunk) for chunk in chunks])
 
     return Evidence(width, null.p_value(errors))
 
@@ -54,7 +52,7 @@ def _smooth_test(events: EventStatistics, *, draws: Count = NUM_NULL_DRAWS, seed
     test=_smooth_test,
     has_slow_test=True,
 )
-def smooth_ece(events: EventStatistics) -> Scalar:
+def smooth_ece(events: EventStatistics) -> float:
     r"""Return the smooth ECE: the error seen through a window as wide as the error itself (Blasiok & Nakkiran 2024).
 
     It is the s with $\int_0^1 |\frac1n \sum_i (a_i - c_i) K_s(t, c_i)| dt = s$, of correctness a and confidence c: a
@@ -63,14 +61,14 @@ def smooth_ece(events: EventStatistics) -> Scalar:
     grid of 16,384 cells; s is solved for to 1e-9. The test simulates calibrated models, `draws` times with `seed`; see
     `skce`.
 
-    >>> smooth_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
-    tensor(0.2500, dtype=torch.float64)
+    >>> smooth_ece(np.zeros((4, 2)), np.array([0, 0, 0, 1]))
+    0.25
     """
     from scipy.fft import dct, idct  # slow to import
 
     by_score = events.by_score
     grid = deposit(by_score.value, by_score.residual, NUM_GRID_CELLS) / by_score.total_weight.sum()
-    coefficients = np.asarray(dct(grid.cpu().numpy(), type=2))  # of the unsmoothed residuals
+    coefficients = np.asarray(dct(grid, type=2))  # of the unsmoothed residuals
     rate = -0.5 * (np.pi * np.arange(NUM_GRID_CELLS)) ** 2  # smoothing multiplies coefficient j by exp(rate_j s^2)
 
     def to_grid(coefficients: np.ndarray) -> np.ndarray:
@@ -90,10 +88,10 @@ def smooth_ece(events: EventStatistics) -> Scalar:
     width = 0.0
     if unsmoothed:  # otherwise the error is 0 at every width; the search starts at 1/8 of the largest error
         width = increasing_root(width_minus_error, unsmoothed / 8, 0.0, max(1.0, unsmoothed), WIDTH_TOLERANCE).x
-    return torch.tensor(width, dtype=torch.float64, device=by_score.value.device)
+    return width
 
 
-def deposit(confidences: Tensor, residuals: Tensor, cells: int) -> Tensor:
+def deposit(confidences: np.ndarray, residuals: np.ndarray, cells: int) -> np.ndarray:
     """Return the residuals spread over a grid of [0, 1], (cells) or (r cells): each over the two nearest cells.
 
     Cell i has its center at (i + 0.5) / cells. The nearer center gets the larger part, linearly. Beyond the outermost
@@ -105,15 +103,11 @@ def deposit(confidences: Tensor, residuals: Tensor, cells: int) -> Tensor:
         cells: Number of cells.
     """
     # total[i]: sum of the residuals at confidences between the centers i - 1 and i; right[i]: the part of it for cell i
-    total, right = residuals.new_zeros(2, *residuals.shape[:-1], cells + 1)
-    # few at a time, which stay in cache
-    for confidence, residual in zip(
-        confidences.split(_DEPOSIT_CHUNK), residuals.split(_DEPOSIT_CHUNK, -1), strict=True
-    ):
-        position = confidence * cells + 0.5
-        right_cell = position.long().expand_as(residual)
-        total.scatter_add_(-1, right_cell, residual)
-        right.scatter_add_(-1, right_cell, residual * position.frac_())
+    position = confidences * cells + 0.5
+    right_cell = position.astype(np.int64)
+    rows = residuals.reshape(-1, len(confidences))
+    parts = [[np.bincount(right_cell, values, cells + 1) for values in (row, row * (position % 1))] for row in rows]
+    total, right = np.moveaxis(np.array(parts), 1, 0).reshape(2, *residuals.shape[:-1], cells + 1)
     left = total - right  # the parts for cell i - 1
     grid = left[..., 1:] + right[..., :-1]
     # a confidence beyond the outermost centers has a single cell, which gets both parts

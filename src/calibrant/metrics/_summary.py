@@ -5,14 +5,14 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-import torch
+import numpy as np
 from jaxtyping import Float64, Int64
-from torch import Tensor
 
+from calibrant._core.arrays import read_arrays
 from calibrant._core.files import atomic_write
 from calibrant._core.foreign import parse_json
 from calibrant._core.kernels.bins import (
@@ -23,10 +23,9 @@ from calibrant._core.kernels.bins import (
     equal_width_index,
     odds_cell,
 )
-from calibrant._core.kernels.digests import tensors_digest
+from calibrant._core.kernels.digests import arrays_digest
 from calibrant._core.kernels.dispatch import kernels
 from calibrant._core.registry import METRICS
-from calibrant._core.tensors import read_tensors
 from calibrant._core.types import Count, InputError, OpenFraction, Range, check_arguments, prefix_errors
 from calibrant.metrics import _sums
 from calibrant.metrics._aggregates import summary_fields
@@ -52,9 +51,9 @@ CHUNK_ROWS = 1 << 13  # rows whose features are in memory at a time
 COMPILED_CHUNK_ROWS = 1 << 18  # rows of a compiled pass
 CELL_ROUNDING = 1e-9  # relative, of the sums of a cell
 SUMMARY_FORMAT, SUMMARY_VERSION = "calibrant-summary", "2"
-ScoreCells = Annotated[Int64[Tensor, "2 3 cells"], Range(ge=0)]
-Surprisals = Annotated[Float64[Tensor, " 2"], Range(ge=0, le=math.inf)]
-NO_SURPRISALS = torch.zeros(2, dtype=torch.float64)  # of no examples
+ScoreCells = Annotated[Int64[np.ndarray, "2 3 cells"], Range(ge=0)]
+Surprisals = Annotated[Float64[np.ndarray, " 2"], Range(ge=0, le=math.inf)]
+NO_SURPRISALS = np.zeros(2)  # of no examples
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +78,7 @@ class Summary(BinSums):
     `summary["ece"]` is a value, `summary.interval("nll")` one with its interval, and `calibrant.measure(summary)` the
     whole table.
 
-    >>> summary = Summary.empty(k=2).add(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]))
+    >>> summary = Summary.empty(k=2).add(np.zeros((4, 2)), np.array([0, 0, 0, 1]))
     >>> summary["ece"], (summary + summary)["ece"]
     (0.25, 0.25)
     """
@@ -94,7 +93,9 @@ class Summary(BinSums):
     classes: ClassSums | None = field(default=None, repr=False)
     by_class: bool = False  # whether the classes, at most 1000, are summed too
     row_groups: GroupSums | None = field(default=None, repr=False)  # the second grouping, of several labels
-    max_surprisals: Surprisals = field(default=NO_SURPRISALS, repr=False)  # (2) float64, as those of `Predictions`
+    max_surprisals: Surprisals = field(
+        default_factory=NO_SURPRISALS.copy, repr=False
+    )  # (2) float64, as those of `Predictions`
 
     @classmethod
     @check_arguments
@@ -104,7 +105,6 @@ class Summary(BinSums):
         *,
         bins: Count = 15,
         of: EventSelector = "top",
-        device: torch.device | str = "cpu",
         by_class: bool = False,
     ) -> "Summary":
         """Return the summary of no predictions, to which `add` adds batches.
@@ -113,11 +113,9 @@ class Summary(BinSums):
             k: Number of classes, 0 to take it from the first batch.
             bins: Number of bins of equal width.
             of: Event to evaluate: "top", the index of a class, or "classes".
-            device: Device of the sums. Batches may come from any device.
             by_class: Whether to sum every class, of at most 1000.
         """
-        zeros = partial(torch.zeros, dtype=torch.int64, device=device)
-        sums, cells = zeros(3, len(FEATURES), bins), zeros(2, 3, NUM_ODDS_CELLS)
+        sums, cells = (np.zeros(shape, dtype=np.int64) for shape in ((3, len(FEATURES), bins), (2, 3, NUM_ODDS_CELLS)))
         return cls(k, bins, sums, slots=None, cells=cells, of=of, by_class=by_class)
 
     @classmethod
@@ -267,7 +265,7 @@ class Summary(BinSums):
                 f"Expected summaries of the same classes, got {self.class_names} and {addend.class_names}.",
                 code="classes_differ",
             )
-        cells = self.cells + addend.cells.to(self.sums.device)
+        cells = self.cells + addend.cells
         if bool((cells[1, 0] >= 1 << 62).any()):  # the upper word of a weight could overflow int64 at the next merge
             raise InputError(
                 "Expected at most 7e13 examples in one cell of confidence. Read this summary and start another.",
@@ -284,7 +282,7 @@ class Summary(BinSums):
             classes=_sums.add_optional(self.classes, addend.classes, operator.add),
             by_class=self.by_class or addend.by_class,
             row_groups=_sums.add_optional(self.row_groups, addend.row_groups, operator.add),
-            max_surprisals=self.max_surprisals.maximum(addend.max_surprisals.to(self.max_surprisals.device)),
+            max_surprisals=np.maximum(self.max_surprisals, addend.max_surprisals),
         )
 
     def __radd__(self, addend: int) -> "Summary":
@@ -293,14 +291,14 @@ class Summary(BinSums):
 
     def save(self, path: str | Path) -> None:
         """Write the summary to a .safetensors file of 3 MB or more."""
-        from safetensors.torch import save
+        from safetensors.numpy import save
 
-        tensors: dict[str, Tensor] = {}
-        settings = json.dumps(_split_fields(self, "", tensors))
+        arrays: dict[str, np.ndarray] = {}
+        settings = json.dumps(_split_fields(self, "", arrays))
         metadata = {"format": SUMMARY_FORMAT, "version": SUMMARY_VERSION, "settings": settings}
         with atomic_write(Path(path)) as draft:
             # the digest tells a damaged file
-            draft.write_bytes(save(tensors, metadata | {"sha256": tensors_digest(metadata, tensors)}))
+            draft.write_bytes(save(arrays, metadata | {"sha256": arrays_digest(metadata, arrays)}))
 
     @classmethod
     def load(cls, path: str | Path) -> "Summary":
@@ -311,7 +309,7 @@ class Summary(BinSums):
         """
         malformed = "Expected a summary, got a malformed description. Try summarizing the predictions again."
         with prefix_errors(f"{path}"), refuse_malformed(malformed):
-            tensors, metadata = read_tensors(Path(path))
+            arrays, metadata = read_arrays(Path(path))
             if metadata.get("format") != SUMMARY_FORMAT:
                 raise InputError("Expected a file of Summary.save, got another file.", code="summary_file")
             if (version := metadata.get("version")) not in ("1", SUMMARY_VERSION):
@@ -319,14 +317,14 @@ class Summary(BinSums):
                     f"Expected a summary of version {SUMMARY_VERSION}, got {version}. Try upgrading calibrant.",
                     code="newer_format",
                 )
-            if metadata.pop("sha256", "") != tensors_digest(metadata, tensors):
+            if metadata.pop("sha256", "") != arrays_digest(metadata, arrays):
                 raise InputError(
                     "Expected the summary as it was written, got a damaged or changed file.", code="checksum"
                 )
-            values = _join_fields(parse_json(metadata["settings"], dict), "", tensors)
+            values = _join_fields(parse_json(metadata["settings"], dict), "", arrays)
             for name, part in {"groups": GroupSums, "row_groups": GroupSums, "classes": ClassSums}.items():
                 if values[name] is not None:
-                    values[name] = build_state(part, _join_fields(values[name], f"{name}.", tensors))
+                    values[name] = build_state(part, _join_fields(values[name], f"{name}.", arrays))
             summary: Summary = build_state(cls, values)
             if not summary.is_consistent:
                 raise InputError(malformed, code="file_content")
@@ -338,7 +336,7 @@ class Summary(BinSums):
         groups = [part for part in (self.groups, self.row_groups) if part is not None]
         parts: list[BinSums | GroupSums] = [self, *groups]
         words = [array for part in parts for array in (part.sums, part.slots) if array is not None]
-        low, high = self.cells.double()
+        low, high = self.cells.astype(float)
         weight, *shares = low + high * 2.0**CELL_WORD_BITS
         total, total_of_cells = self.total_weight, float(weight.sum()) * 2.0**-UNIT_BITS
         return (
@@ -359,8 +357,8 @@ class Summary(BinSums):
         if not len(self):
             return self
         c = self.by_score.value[[0, -1]]
-        error = torch.minimum(c, 1 - c).min().clamp_min(torch.finfo(torch.float64).eps)
-        return replace(self, max_surprisals=torch.stack([-error.log(), NO_SURPRISALS[1]]))
+        error = np.maximum(np.minimum(c, 1 - c).min(), np.finfo(np.float64).eps)
+        return replace(self, max_surprisals=np.stack([-np.log(error), NO_SURPRISALS[1]]))
 
     def __len__(self) -> int:
         return int(self.total("rows"))
@@ -382,9 +380,9 @@ class Summary(BinSums):
     @cached_property
     def by_score(self) -> GroupedScores:
         """The cells that are not empty, in increasing order of confidence."""
-        low, high = self.cells.cpu().double()  # the two words of each sum, an integer in units of 2^-52
+        low, high = self.cells.astype(float)  # the two words of each sum, an integer in units of 2^-52
         cells = low * 2.0**-UNIT_BITS + high * 2.0 ** (CELL_WORD_BITS - UNIT_BITS)
-        weight, outcome, confidence = cells[:, cells[0] > 0].flip(1)  # cells start at the highest confidence
+        weight, outcome, confidence = np.flip(cells[:, cells[0] > 0], 1)  # cells start at the highest confidence
         return GroupedScores(confidence / weight, weight, outcome, self._clusters)
 
 
@@ -393,17 +391,17 @@ def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
     # First, because this pass over the logits also computes and keeps the outcomes that the chunks need
     classes = ClassSums.from_predictions(p, bins) if by_class and p.k <= Summary.MAX_CLASSES else None
     builder = SumBuilder(p, bins)
-    cells = torch.zeros(2, 3, NUM_ODDS_CELLS, dtype=torch.int64, device=p.labels.device)
+    cells = np.zeros((2, 3, NUM_ODDS_CELLS), dtype=np.int64)
     # the compiled pass keeps no sums of groups or clusters
     compiled = kernels(p.logits) if p.groups is None and p.clusters is None else None
     size = CHUNK_ROWS if compiled is None else COMPILED_CHUNK_ROWS
-    is_first_row = None if p.examples is None else p.examples.diff(prepend=p.examples[:1] - 1) != 0  # of an example
+    is_first_row = None if p.examples is None else np.diff(p.examples, prepend=p.examples[:1] - 1) != 0  # of an example
     surprisals = NO_SURPRISALS
     for start in range(0, len(p), size):
         rows = slice(start, start + size)
         part = p[rows]
         if part.total_weight > 0:
-            surprisals = surprisals.maximum(part.max_surprisals.cpu())
+            surprisals = np.maximum(surprisals, part.max_surprisals)
         if compiled is not None:
             _add_compiled(compiled, part, builder.sums, cells)
             continue
@@ -412,7 +410,7 @@ def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
             features[FEATURES.index("rows")] = is_first_row[rows]
         builder.add(rows, features, equal_width_index(bins, c))
         weight, weighted_outcome = (features[FEATURES.index(name)] for name in ("weight", "outcome"))
-        words = _sums.to_words(torch.stack([weight, weighted_outcome, weight * c]), 2, CELL_WORD_BITS)
+        words = _sums.to_words(np.stack([weight, weighted_outcome, weight * c]), 2, CELL_WORD_BITS)
         _sums.add_rows(cells, words, odds_cell(c))
     builder.carry()  # words below 2^bits, so that equal sums have equal states
     return Summary(
@@ -431,35 +429,35 @@ def _summarize_batch(p: Predictions, bins: int, by_class: bool) -> Summary:
     )
 
 
-def _add_compiled(compiled: Any, p: Predictions, sums: Tensor, cells: Tensor) -> None:
+def _add_compiled(compiled: Any, p: Predictions, sums: np.ndarray, cells: np.ndarray) -> None:
     """Add rows to the `sums` and `cells` of a `Summary` in place, by one compiled pass.
 
     The sums get the `row_features`, the cells the weight, outcome and confidence of each row.
     """
     outcomes, events = p.outcomes, p.events
-    weights = torch.empty(0) if p.weights is None else p.weights  # length 0 stands for weights of 1
+    weights = np.empty(0) if p.weights is None else p.weights  # length 0 stands for weights of 1
     rows = (events.confidence, events.outcome, outcomes.correct, outcomes.log_likelihood, outcomes.brier, weights)
-    columns = (part.double().contiguous().numpy() for part in (*rows, equal_width_edges(sums.shape[2])))
-    compiled.add_to_summary(*columns, HIGH_CONFIDENCE, FIRST_ODDS_CELL, sums.numpy(), cells.numpy())
+    columns = (np.ascontiguousarray(part, dtype=float) for part in (*rows, equal_width_edges(sums.shape[2])))
+    compiled.add_to_summary(*columns, HIGH_CONFIDENCE, FIRST_ODDS_CELL, sums, cells)
 
 
-def _split_fields(value: Any, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the fields of a dataclass that are not tensors, nested dataclasses as dictionaries of such fields.
+def _split_fields(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return the fields of a dataclass that are not arrays, nested dataclasses as dictionaries of such fields.
 
-    Tensors are added to `tensors` under the prefix and the name of the field, such as "groups.sums".
+    Arrays are added to `arrays` under the prefix and the name of the field, such as "groups.sums".
     """
     settings = dict[str, Any]()
     for item in fields(value):
         part = getattr(value, item.name)
-        if isinstance(part, Tensor):
-            tensors[prefix + item.name] = part.cpu().contiguous()
+        if isinstance(part, np.ndarray):
+            arrays[prefix + item.name] = np.ascontiguousarray(part)
         else:
-            settings[item.name] = _split_fields(part, f"{item.name}.", tensors) if is_dataclass(part) else part
+            settings[item.name] = _split_fields(part, f"{item.name}.", arrays) if is_dataclass(part) else part
     return settings
 
 
-def _join_fields(settings: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+def _join_fields(settings: dict[str, Any], prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """Return the fields that `_split_fields` separated, with tuples in place of JSON's lists."""
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-    names = {key: key.rpartition(".")[2] for key in tensors}  # name of the field in a key such as "groups.sums"
-    return values | {names[key]: tensor for key, tensor in tensors.items() if key == prefix + names[key]}
+    names = {key: key.rpartition(".")[2] for key in arrays}  # name of the field in a key such as "groups.sums"
+    return values | {names[key]: array for key, array in arrays.items() if key == prefix + names[key]}

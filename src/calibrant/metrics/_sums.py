@@ -8,9 +8,7 @@ from itertools import pairwise
 from typing import Annotated, TypeVar
 
 import numpy as np
-import torch
 from jaxtyping import Int64
-from torch import Tensor
 
 from calibrant._core.kernels.bins import ClusterSums, EventStatistics, GroupedScores, Moments, allow_rounding
 from calibrant._core.types import Count, InputError, OpenFraction, Range, Size, check_arguments
@@ -34,11 +32,11 @@ FEATURES = (
     *("brier", "brier_square", "confident", "confident_outcome", "gap_fourth"),
 )
 NUM_GROUP_SLOT_FEATURES = 5  # first features that are also summed per group and set of clusters
-BinWords = Int64[Tensor, "3 15 bins"]
-SlotWords = Int64[Tensor, "3 f 64 bins"]
+BinWords = Int64[np.ndarray, "3 15 bins"]
+SlotWords = Int64[np.ndarray, "3 f 64 bins"]
 GroupNames = Annotated[tuple[str, ...], Size("g")]
-GroupWords = Int64[Tensor, "3 15 g b"]
-GroupSlotWords = Int64[Tensor, "3 5 g 64 b"]
+GroupWords = Int64[np.ndarray, "3 15 g b"]
+GroupSlotWords = Int64[np.ndarray, "3 5 g 64 b"]
 Sums = TypeVar("Sums")
 
 
@@ -96,14 +94,14 @@ class BinSums(EventStatistics):
         """Return the frequency of the event with its interval."""
         return self.sample("outcome", "outcome", "weight").bounded_interval(SHARE, level)
 
-    def per_bin(self, name: str) -> Tensor:
-        """Return the sums of a feature over the bins, in float64 on the CPU."""
+    def per_bin(self, name: str) -> np.ndarray:
+        """Return the sums of a feature over the bins, in float64."""
         return from_fixed_point(self.sums[:, FEATURES.index(name)], name)
 
-    def _per_slot(self, name: str) -> Tensor:
+    def _per_slot(self, name: str) -> np.ndarray:
         """Return a feature's sums in every bin and set of clusters, (m b)."""
         assert self.slots is not None  # called only for sums with clusters
-        return from_fixed_point(self.slots[:, FEATURES.index(name)].flatten(1), name).view(NUM_SLOTS, self.bins)
+        return from_fixed_point(self.slots[:, FEATURES.index(name)].reshape(3, -1), name).reshape(NUM_SLOTS, self.bins)
 
     @cached_property
     def _clusters(self) -> ClusterSums | None:
@@ -111,9 +109,10 @@ class BinSums(EventStatistics):
         if self.slots is None:
             return None
         weight, a, u = (self.per_bin(name) for name in ("weight", "outcome", "gap"))
-        confidence, occupied = (a + u) / weight, weight > 0  # sums of u = c - a plus sums of a are sums of c
+        occupied = weight > 0
+        confidence = (a + u)[occupied] / weight[occupied]  # sums of u = c - a plus sums of a are sums of c
         n, u = self._per_slot("weight"), self._per_slot("gap")
-        return ClusterSums(confidence[occupied], n[:, occupied], -u[:, occupied])  # residuals are outcomes minus c
+        return ClusterSums(confidence, n[:, occupied], -u[:, occupied])  # residuals are outcomes minus c
 
     def moments(self, bins: int) -> Moments:
         """Return sums over the summary's bins of equal width. Raises `InputError` for another number of bins."""
@@ -147,11 +146,13 @@ class GroupSums:
         if names == self.names:
             return self
         index_of = {name: i for i, name in enumerate(names)}
-        index = torch.tensor([index_of[name] for name in self.names], device=self.sums.device)
+        index = np.array([index_of[name] for name in self.names])
 
-        def expand(part: Tensor) -> Tensor:
+        def expand(part: np.ndarray) -> np.ndarray:
             """Return sums (3 f g ...) with the groups, their third dimension, in the order of `names`."""
-            return part.new_zeros(*part.shape[:2], len(names), *part.shape[3:]).index_copy_(2, index, part)
+            expanded = np.zeros((*part.shape[:2], len(names), *part.shape[3:]), dtype=np.int64)
+            expanded[:, :, index] = part
+            return expanded
 
         return GroupSums(names, expand(self.sums), None if self.slots is None else expand(self.slots))
 
@@ -166,17 +167,17 @@ class SumBuilder:
 
     def __init__(self, p: Predictions, bins: int) -> None:
         """Prepare tables of zeros for the batch p: in total, and by group and set of clusters if it has them."""
-        self.bins, self._device = bins, p.labels.device
+        self.bins = bins
         # Tables of sums (3 f ... b): three words of each sum, features, groups or sets of clusters if any, and bins.
         # Beside each, the index (n) of every row in the dimensions before the bins, or None if there are none
-        self._targets: list[tuple[Tensor, Tensor | None]] = []
+        self._targets: list[tuple[np.ndarray, np.ndarray | None]] = []
         slot = None if p.clusters is None else cluster_slots(p)
         self.sums = self._target(len(FEATURES), None)
         self.slots = None if slot is None else self._target(len(FEATURES), slot, NUM_SLOTS)
         self.groups = self._group_target(p.groups, p.group_names, slot)
         self.row_groups = self._group_target(p.row_groups, p.row_group_names, slot)
 
-    def _target(self, num_features: int, index: Tensor | None, *shape: int) -> Tensor:
+    def _target(self, num_features: int, index: np.ndarray | None, *shape: int) -> np.ndarray:
         """Return a table of zeros (3 f *shape b) for `add`: three words of f features in b bins.
 
         Args:
@@ -184,12 +185,12 @@ class SumBuilder:
             index: Flat index in `shape` at which each row is added, (n), or None if there is no shape.
             *shape: Sizes of the dimensions of groups and sets of clusters, if any.
         """
-        sums = torch.zeros(3, num_features, *shape, self.bins, dtype=torch.int64, device=self._device)
+        sums = np.zeros((3, num_features, *shape, self.bins), dtype=np.int64)
         self._targets.append((sums, index))
         return sums
 
     def _group_target(
-        self, groups: Tensor | None, group_names: tuple[str, ...] | None, slot: Tensor | None
+        self, groups: np.ndarray | None, group_names: tuple[str, ...] | None, slot: np.ndarray | None
     ) -> GroupSums | None:
         """Return empty sums of the groups that occur, in the order of their names, or None without groups.
 
@@ -201,17 +202,17 @@ class SumBuilder:
         if groups is None or group_names is None:
             return None
         # the groups that occur, and the position of each row's group among them
-        codes, code = groups.unique(return_inverse=True)
+        codes, code = np.unique(groups, return_inverse=True)
         present = [group_names[i] for i in codes.tolist()]
         names = tuple(sorted(present))
         index_of = {name: i for i, name in enumerate(names)}
-        index = torch.tensor([index_of[name] for name in present], device=code.device)[code]
+        index = np.array([index_of[name] for name in present])[code]
         sums, slots = self._target(len(FEATURES), index, len(names)), None
         if slot is not None:
             slots = self._target(NUM_GROUP_SLOT_FEATURES, index * NUM_SLOTS + slot, len(names), NUM_SLOTS)
         return GroupSums(names, sums, slots)
 
-    def add(self, rows: slice, features: Tensor, index: Tensor) -> None:
+    def add(self, rows: slice, features: np.ndarray, index: np.ndarray) -> None:
         """Add rows to all tables.
 
         Args:
@@ -230,67 +231,70 @@ class SumBuilder:
             carry(sums, WORD_BITS)
 
 
-def row_features(p: Predictions) -> Tensor:
+def row_features(p: Predictions) -> np.ndarray:
     """Return the features of every row (f n), in float64 and in the order of `FEATURES`."""
     outcomes, events = p.outcomes, p.events
     c, a = events.confidence, events.outcome
     unit, _, _, u, square, variance = Moments.terms(c, a)
     nll, brier = 0.0 - outcomes.log_likelihood, outcomes.brier
-    infinite, confident = nll.isinf().double(), (c >= HIGH_CONFIDENCE).double()
-    nll = nll.masked_fill(infinite == 1, 0.0).clamp_max(MAX_NLL)  # "infinite" counts the rows that are 0 here
+    infinite, confident = np.isinf(nll).astype(float), (c >= HIGH_CONFIDENCE).astype(float)
+    nll = np.minimum(np.where(infinite == 1, 0.0, nll), MAX_NLL)  # "infinite" counts the rows that are 0 here
     features = [unit, unit, outcomes.correct, a, u, square, variance, nll]
-    nll_square = nll.square() * 2.0 ** (COARSE_UNIT_BITS - UNIT_BITS)  # in coarser units, see `COARSE_UNIT_BITS`
-    features += [nll_square, infinite, brier, brier.square()]
-    values = torch.stack([*features, confident, confident * a, square.square()])
+    nll_square = np.square(nll) * 2.0 ** (COARSE_UNIT_BITS - UNIT_BITS)  # in coarser units, see `COARSE_UNIT_BITS`
+    features += [nll_square, infinite, brier, np.square(brier)]
+    values = np.stack([*features, confident, confident * a, np.square(square)])
     if events.weights is not None:
         values[1:] *= events.weights  # "rows", the first feature, counts rows of any weight
     return values
 
 
-def cluster_slots(p: Predictions) -> Tensor:
+def cluster_slots(p: Predictions) -> np.ndarray:
     """Return the set of every row's cluster, (n).
 
     It depends only on the sum of the hashes of the cluster's rows, so that neither the order of rows nor the numbers of
     clusters matter.
     """
     assert p.clusters is not None  # called only for predictions with clusters
-    hashes = torch.from_numpy(p.row_hashes.view(np.int64)).to(p.clusters.device)
-    total = torch.zeros(int(p.clusters.max()) + 1, dtype=torch.int64, device=p.clusters.device)
-    total.index_add_(0, p.clusters, hashes)
+    total = np.zeros(int(p.clusters.max()) + 1, dtype=np.int64)
+    np.add.at(total, p.clusters, p.row_hashes.view(np.int64))  # wraps around at 64 bits
     return ((total >> 16) % NUM_SLOTS)[p.clusters]  # any six bits of the sum would do
 
 
 # Integers of several words
 
 
-def to_words(values: Tensor, num_words: int, bits: int) -> Tensor:
+def to_words(values: np.ndarray, num_words: int, bits: int) -> np.ndarray:
     """Round values (...) to multiples of 2^-52, and split these integers into words, (num_words ...), the lowest first.
 
     All words but the last have `bits` bits. They are whole numbers in float64.
     """
-    rest, words = (values * 2.0**UNIT_BITS).round_(), list[Tensor]()
+    rest, words = np.round(values * 2.0**UNIT_BITS), list[np.ndarray]()
     for i in range(num_words - 1, 0, -1):
-        word = (rest * 2.0 ** (-i * bits)).floor_()
-        rest = rest.sub_(word * 2.0 ** (i * bits))
+        word = np.floor(rest * 2.0 ** (-i * bits))
+        rest = rest - (word * 2.0 ** (i * bits))
         words.append(word)
-    return torch.stack([rest, *words[::-1]])
+    return np.stack([rest, *words[::-1]])
 
 
-def from_fixed_point(words: Tensor, name: str) -> Tensor:
-    """Return the sums of a feature from their three words (3 b), in float64 on the CPU."""
+def from_fixed_point(words: np.ndarray, name: str) -> np.ndarray:
+    """Return the sums of a feature from their three words (3 b), in float64."""
     unit = COARSE_UNIT_BITS if name == "nll_square" else UNIT_BITS
     low, middle, high = words.tolist()  # integers of Python, which have no largest value
     # integers in units of 2^-unit
     sums = (a + (b << WORD_BITS) + (c << 2 * WORD_BITS) for a, b, c in zip(low, middle, high, strict=True))
-    return torch.tensor([x / 2**unit for x in sums], dtype=torch.float64)  # exact integers up to this division
+    return np.array([x / 2**unit for x in sums])  # exact integers up to this division
 
 
-def add_rows(sums: Tensor, words: Tensor, flat_index: Tensor) -> None:
+def add_rows(sums: np.ndarray, words: np.ndarray, flat_index: np.ndarray) -> None:
     """Add words (w f n) of rows to sums (w f ...) in place, each row at its index (n) in the other dimensions."""
-    sums.view(*sums.shape[:2], -1).scatter_add_(2, flat_index.expand(words.shape), words.long())
+    size = math.prod(sums.shape[2:])
+    for word_sums, word in zip(sums, words, strict=True):
+        for total, values in zip(word_sums, word, strict=True):
+            # exact: whole numbers whose sums over the rows of a chunk are below 2^53
+            total += np.bincount(flat_index, values, size).astype(np.int64).reshape(total.shape)
 
 
-def carry(words: Tensor, bits: int) -> Tensor:
+def carry(words: np.ndarray, bits: int) -> np.ndarray:
     """Carry what exceeds `bits` bits of a word to the next word, in place, and return the words.
 
     Words (w ...) are the digits of integers, the lowest first. The last word takes any size.
@@ -301,9 +305,9 @@ def carry(words: Tensor, bits: int) -> Tensor:
     return words
 
 
-def add_words(first: Tensor, second: Tensor) -> Tensor:
+def add_words(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Add two sums in words of `WORD_BITS` bits, on the device of the first."""
-    return carry(first + second.to(first.device), WORD_BITS)
+    return carry(first + second, WORD_BITS)
 
 
 def add_optional(first: Sums | None, second: Sums | None, add: Callable[[Sums, Sums], Sums]) -> Sums | None:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from calibrant._core.kernels.bins import (
     MAX_CLUSTER_SLOTS,
@@ -17,6 +15,7 @@ from calibrant._core.kernels.bins import (
     GroupedScores,
     allow_rounding,
 )
+from calibrant._core.lazy import special
 from calibrant._core.types import InputError, NonNegativeInt, OpenFraction, check_arguments
 from calibrant.metrics import _corp, _flexible, _ranking
 from calibrant.metrics._intervals import Curve, cluster_share_interval, share_limits, student_quantile
@@ -39,8 +38,8 @@ MIN_CLUSTER_DEVIATION = 1e-12  # replaces 0 as a divisor, where all clusters are
 class FlexibleCurve(Curve):
     """A flexible calibration curve. `low` and `high` are the pointwise band of the curve itself."""
 
-    simultaneous_low: Tensor | None = None  # (g) of the band that holds the whole curve
-    simultaneous_high: Tensor | None = None
+    simultaneous_low: np.ndarray | None = None  # (g) of the band that holds the whole curve
+    simultaneous_high: np.ndarray | None = None
     method: str = ""  # of the smoother, in words
 
 
@@ -72,10 +71,10 @@ def flexible(
         InputError: If a probability is 0 or 1, all outcomes are alike, or the curve separates them.
 
     >>> from calibrant import Predictions
-    >>> z = torch.tensor([[0.0, -1.0], [0.0, 1.0]]).repeat(40, 1)
-    >>> curve = flexible(Predictions(z, torch.tensor([0, 1, 0, 1, 0, 1, 1, 0]).repeat(10), of=1))
+    >>> z = np.tile([[0.0, -1.0], [0.0, 1.0]], (40, 1))
+    >>> curve = flexible(Predictions(z, np.tile([0, 1, 0, 1, 0, 1, 1, 0], 10), of=1))
     >>> curve.y  # two probabilities leave a line through both frequencies
-    tensor([0.2500, 0.7500], dtype=torch.float64)
+    array([0.25, 0.75])
     """
     with as_predictions(predictions, labels, weights) as p:
         return flexible_of(p.events, level, knots)
@@ -102,11 +101,11 @@ def flexible_of(events: EventStatistics, level: float, knots: Literal[3, 4, 5]) 
     largest = np.abs(draws @ x.T / np.maximum(error, MIN_CLUSTER_DEVIATION)).max(1)  # in standard errors
     quantiles = student_quantile(level, fit.degrees), float(np.quantile(largest, level))
     ends = [expit(center + sign * z * error) for z in quantiles for sign in (-1, 1)]
-    y, low, high, all_low, all_high = (torch.from_numpy(v) for v in (expit(center), *ends))
-    weight = merged.total_weight.cpu() / merged.total_weight.sum().cpu()
+    y, low, high, all_low, all_high = expit(center), *ends
+    weight = merged.total_weight / merged.total_weight.sum()
     num_knots = len(curve.places)
     method = f"restricted cubic spline of the log-odds with {num_knots} knots" if num_knots > 2 else "logistic line"
-    return FlexibleCurve(merged.value.cpu(), y, low, high, weight, all_low, all_high, method)
+    return FlexibleCurve(merged.value, y, low, high, weight, all_low, all_high, method)
 
 
 @check_arguments
@@ -134,9 +133,9 @@ def corp(
     Raises:
         InputError: If `draws` is negative, or the level not between 0 and 1.
 
-    >>> curve = corp(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), draws=0)
+    >>> curve = corp(np.zeros((4, 2)), np.array([0, 0, 0, 1]), draws=0)
     >>> curve.x, curve.y
-    (tensor([0.5000], dtype=torch.float64), tensor([0.7500], dtype=torch.float64))
+    (array([0.5]), array([0.75]))
     """
     with as_predictions(predictions, labels, weights) as p:
         return corp_of(p.events.by_score, level, draws, seed)
@@ -155,9 +154,9 @@ def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None, *, 
         weights: Weights, if logits are given.
         level: Probability that the band holds the whole true curve.
 
-    >>> curve = risk_coverage(torch.tensor([[0.0, 2.0], [0.0, 1.0]]), torch.tensor([1, 0]))
+    >>> curve = risk_coverage(np.array([[0.0, 2.0], [0.0, 1.0]]), np.array([1, 0]))
     >>> curve.x, curve.y
-    (tensor([0.5000, 1.0000], dtype=torch.float64), tensor([0.0000, 0.5000], dtype=torch.float64))
+    (array([0.5, 1. ]), array([0. , 0.5]))
     """
     with as_predictions(predictions, labels, weights) as p:
         return risk_coverage_of(p.events.by_score, level)
@@ -166,11 +165,11 @@ def risk_coverage(predictions: Any, labels: Any = None, weights: Any = None, *, 
 def risk_coverage_of(by_score: GroupedScores, level: float = 0.90) -> Curve:
     """Return the risk-coverage curve of sorted examples with its band (see `risk_coverage`)."""
     by_score = merge_scores(by_score, MAX_BAND_GROUPS)
-    low, high = precision_limits(by_score, by_score.value.flip(0), level)  # the error rate is 1 - precision
+    low, high = precision_limits(by_score, np.flip(by_score.value, 0), level)  # the error rate is 1 - precision
     return Curve(*_ranking.risk_coverage(by_score), 1 - high, 1 - low)
 
 
-def precision_limits(by_score: GroupedScores, cuts: Tensor, level: float = 0.90) -> tuple[Tensor, Tensor]:
+def precision_limits(by_score: GroupedScores, cuts: np.ndarray, level: float = 0.90) -> tuple[np.ndarray, np.ndarray]:
     """Return limits of the frequency of the event above each threshold that hold for all thresholds at once.
 
     Each share has its own limits, at the `simultaneous_level`; 0 and 1 if no confidence is as large.
@@ -184,21 +183,21 @@ def precision_limits(by_score: GroupedScores, cuts: Tensor, level: float = 0.90)
         The lower and the upper limits, (t) each.
     """
     pointwise = simultaneous_level(by_score, level)
-    first = torch.searchsorted(by_score.value, allow_rounding(cuts))  # index of the first confidence to reach each
+    first = np.searchsorted(by_score.value, allow_rounding(cuts))  # index of the first confidence to reach each
     if by_score.clusters is not None:
         return cluster_precision_limits(by_score.clusters, cuts, pointwise)
     n, hits = (_ranking.sums_from(x)[first] for x in (by_score.total_weight, by_score.correct))
-    return share_limits(hits / n, n, pointwise)
+    return share_limits(hits / np.where(n > 0, n, 1), n, pointwise)
 
 
-def frequency_limits(bins: Bins, level: float = 0.90) -> tuple[Tensor, Tensor]:
+def frequency_limits(bins: Bins, level: float = 0.90) -> tuple[np.ndarray, np.ndarray]:
     r"""Return limits of the frequency in every bin that hold for all bins at once, or 0 and 1 in empty bins.
 
     Bins are independent: limits of level $l^{1/b}$ in b bins with examples hold together with probability l (Sidak
     1967).
     """
     num_bins = max(1, int((bins.count > 0).sum()))
-    return share_limits(bins.accuracy, bins.count.double(), level ** (1 / num_bins))
+    return share_limits(bins.accuracy, bins.count.astype(float), level ** (1 / num_bins))
 
 
 def simultaneous_level(by_score: GroupedScores, level: float) -> float:
@@ -211,31 +210,31 @@ def simultaneous_level(by_score: GroupedScores, level: float) -> float:
     """
     generator = np.random.default_rng(0)
     if by_score.clusters is None:
-        covered_weight = by_score.total_weight.flip(0).cumsum(0).cpu()  # m after each group
+        covered_weight = np.flip(by_score.total_weight, 0).cumsum(0)  # m after each group
         # groups at which the walk is read, denser at the start, where |W_m| / sqrt(m) changes fastest
-        stops = torch.logspace(0, math.log2(len(covered_weight)), MAX_WALK_STOPS, base=2.0, dtype=torch.float64)
-        covered_weight = covered_weight[(stops.round().long() - 1).clamp(0, len(covered_weight) - 1).unique()]
-        steps = torch.from_numpy(generator.standard_normal((NUM_WALKS, len(covered_weight))))
-        step_weight = covered_weight.diff(prepend=covered_weight.new_zeros(1))
-        walks = (steps * step_weight.sqrt()).cumsum(1) / covered_weight.sqrt()
+        stops = np.logspace(0, math.log2(len(covered_weight)), MAX_WALK_STOPS, base=2.0).round().astype(np.int64)
+        covered_weight = covered_weight[np.unique(np.clip(stops - 1, 0, len(covered_weight) - 1))]
+        steps = generator.standard_normal((NUM_WALKS, len(covered_weight)))
+        step_weight = np.diff(covered_weight, prepend=0.0)
+        walks = (steps * np.sqrt(step_weight)).cumsum(1) / np.sqrt(covered_weight)
     else:
         # without the last column, the empty range above all bins
         weight, outcome = (x[:, :-1] for x in _cluster_sums_above(by_score.clusters))
         # of each cluster's number of events above a confidence from its expectation at the frequency of all clusters
-        deviation = (outcome - weight * (outcome.sum(0) / weight.sum(0))).cpu()
-        walks = draw_signs(NUM_WALKS, len(weight), generator, deviation) @ deviation
-        walks = walks / deviation.square().sum(0).sqrt().clamp_min(MIN_CLUSTER_DEVIATION)
-    z = walks.abs().amax(1).quantile(level)  # in standard errors
-    return 2 * float(torch.special.ndtr(z)) - 1
+        deviation = outcome - weight * (outcome.sum(0) / weight.sum(0))
+        walks = draw_signs(NUM_WALKS, len(weight), generator) @ deviation
+        walks = walks / np.maximum(np.sqrt(np.square(deviation).sum(0)), MIN_CLUSTER_DEVIATION)
+    z = np.quantile(abs(walks).max(1), level)  # in standard errors
+    return 2 * float(special.ndtr(z)) - 1
 
 
-def _cluster_sums_above(sums: ClusterSums) -> tuple[Tensor, Tensor]:
+def _cluster_sums_above(sums: ClusterSums) -> tuple[np.ndarray, np.ndarray]:
     """Return the weight and the events of every cluster in each bin and above, and 0 above all bins, (m g+1) each."""
     outcome = sums.total_weight * sums.value + sums.residual
     return _ranking.sums_from(sums.total_weight), _ranking.sums_from(outcome)
 
 
-def cluster_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> tuple[Tensor, Tensor]:
+def cluster_precision_limits(sums: ClusterSums, cuts: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
     """Return limits of the frequency of the event above each threshold, each at the level, for examples in clusters.
 
     They are 0 and 1 if no confidence is as large.
@@ -249,10 +248,10 @@ def cluster_precision_limits(sums: ClusterSums, cuts: Tensor, level: float) -> t
         The lower and the upper limits, (t) each.
     """
     weight, outcome = _cluster_sums_above(sums)
-    first = torch.searchsorted(sums.value.contiguous(), allow_rounding(cuts))
-    bins, index = first.unique(return_inverse=True)  # an interval takes long: one for all thresholds in a bin
+    first = np.searchsorted(sums.value, allow_rounding(cuts))
+    bins, index = np.unique(first, return_inverse=True)  # an interval takes long: one for all thresholds in a bin
     intervals = [cluster_share_interval(weight[:, i], outcome[:, i], level) for i in bins]
-    low, high = cuts.new_tensor([(interval.low, interval.high) for interval in intervals])[index].T
+    low, high = np.array([(interval.low, interval.high) for interval in intervals])[index].T
     return low, high
 
 
@@ -272,10 +271,10 @@ def corp_of(by_score: GroupedScores, level: float, draws: int, seed: int) -> Cur
         fits = [_corp.isotonic_fit(draw_outcomes(by_score, generator)) for _ in range(draws)]
     else:
         fits = list(_draw_cluster_curves(by_score, by_score.clusters, draws, generator))
-    return Curve(by_score.value, y, *simultaneous_band(torch.stack(fits), level), weight)
+    return Curve(by_score.value, y, *simultaneous_band(np.stack(fits), level), weight)
 
 
-def simultaneous_band(fits: Tensor, level: float) -> tuple[Tensor, Tensor]:
+def simultaneous_band(fits: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
     r"""Return a band that holds a further curve everywhere with probability `level`, from drawn curves (draws, points).
 
     The pointwise quantiles of half of the curves are moved away from their mean by one factor, so that they hold
@@ -286,24 +285,23 @@ def simultaneous_band(fits: Tensor, level: float) -> tuple[Tensor, Tensor]:
     side of the band is narrower than the median over points and sides. Otherwise, where nearly all curves are 0 or 1, a
     rare curve that is not would move the whole band.
     """
-    angles = fits.clamp(0, 1).sqrt().asin()
+    angles = np.arcsin(np.sqrt(np.clip(fits, 0, 1)))
     # every other curve; a single one is both halves
     first_half, second_half = (angles[::2], angles[1::2]) if len(angles) > 1 else (angles, angles)
-    tail = fits.new_tensor([(1 - level) / 2, (1 + level) / 2])
-    mean, (low, high) = first_half.mean(0), first_half.quantile(tail, dim=0)
-    min_width = float(torch.cat([mean - low, high - mean]).median().clamp_min(MIN_BAND_WIDTH))
-    below, above = (mean - low).clamp_min(min_width), (high - mean).clamp_min(min_width)
+    mean, (low, high) = first_half.mean(0), np.quantile(first_half, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    min_width = max(float(np.quantile(np.concatenate([mean - low, high - mean]), 0.5, method="lower")), MIN_BAND_WIDTH)
+    below, above = np.maximum(mean - low, min_width), np.maximum(high - mean, min_width)
     # the factor that a band needs to hold each curve; of the sorted factors, the rank-th holds a further curve
-    needed = torch.maximum((mean - second_half) / below, (second_half - mean) / above).amax(1)  # (curves)
+    needed = np.maximum((mean - second_half) / below, (second_half - mean) / above).max(1)  # (curves)
     rank = min(len(needed), math.ceil(level * (len(needed) + 1)))
-    factor = needed.sort().values[rank - 1].clamp_min(1.0)
-    lower, upper = (mean - factor * below).clamp_min(0), (mean + factor * above).clamp_max(math.pi / 2)
-    return lower.sin().square(), upper.sin().square()
+    factor = max(float(np.sort(needed)[rank - 1]), 1.0)
+    lower, upper = np.maximum(mean - factor * below, 0), np.minimum(mean + factor * above, math.pi / 2)
+    return np.square(np.sin(lower)), np.square(np.sin(upper))
 
 
 def _draw_cluster_curves(
     by_score: GroupedScores, sums: ClusterSums, draws: int, generator: np.random.Generator
-) -> Iterator[Tensor]:
+) -> Iterator[np.ndarray]:
     """Yield CORP curves of a calibrated model whose clusters vary as these do: their residuals get random signs.
 
     Args:
@@ -314,7 +312,7 @@ def _draw_cluster_curves(
     """
     weight = sums.total_weight.sum(0)  # (g)
     residuals = sums.residual - sums.total_weight * (sums.residual.sum(0) / weight)  # (m g), which add up to 0 in a bin
-    bin_index = torch.searchsorted(sums.value.contiguous(), by_score.value.contiguous()).clamp_max_(len(weight) - 1)
-    for signs in draw_signs(draws, len(residuals), generator, residuals):
-        frequency = (sums.value + signs @ residuals / weight).clamp(0, 1)  # of the event: confidence plus noise
+    bin_index = np.minimum(np.searchsorted(sums.value, by_score.value), len(weight) - 1)
+    for signs in draw_signs(draws, len(residuals), generator):
+        frequency = np.clip(sums.value + signs @ residuals / weight, 0, 1)  # of the event: confidence plus noise
         yield _corp.isotonic_fit(GroupedScores(sums.value, weight, frequency * weight))[bin_index]

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from calibrant._core.kernels.bins import Bins, EventStatistics, GroupedScores, allow_rounding
 from calibrant._core.types import Count, InputError, OpenFraction, check_arguments
@@ -19,7 +18,7 @@ from calibrant.metrics._scores import signed_gap, weighted_mean
 from calibrant.metrics._summary import Summary
 from calibrant.metrics.curves import cluster_precision_limits
 from calibrant.predictions import Predictions, as_predictions
-from calibrant.predictions.validation.arrays import to_tensor
+from calibrant.predictions.validation.arrays import to_column
 
 __all__ = ["ClassSums", "Classes", "Groups", "Thresholds", "bins", "classes", "groups", "thresholds", "thresholds_of"]
 
@@ -39,30 +38,30 @@ class Groups:
 
     names: tuple[str, ...]
     level: float  # probability that all intervals of `gap` hold
-    count: Tensor  # total weight
-    mean_confidence: Tensor
-    frequency: Tensor  # of the event
-    low: Tensor  # simultaneous interval of `gap`
-    high: Tensor
-    ece: Tensor
-    floor: Tensor  # mean ECE of a calibrated model with these confidences,
-    floor_high: Tensor  # and the upper end of its central interval
-    nll: Tensor
+    count: np.ndarray  # total weight
+    mean_confidence: np.ndarray
+    frequency: np.ndarray  # of the event
+    low: np.ndarray  # simultaneous interval of `gap`
+    high: np.ndarray
+    ece: np.ndarray
+    floor: np.ndarray  # mean ECE of a calibrated model with these confidences,
+    floor_high: np.ndarray  # and the upper end of its central interval
+    nll: np.ndarray
 
     @property
-    def gap(self) -> Tensor:
+    def gap(self) -> np.ndarray:
         """Mean confidence minus frequency: positive if overconfident."""
         return self.mean_confidence - self.frequency
 
     @property
-    def significant_gap(self) -> Tensor:
+    def significant_gap(self) -> np.ndarray:
         """Distance of the interval of `gap` from 0, which is 0 if chance explains the difference."""
-        return torch.maximum(self.low, -self.high).clamp_min(0)
+        return np.maximum(np.maximum(self.low, -self.high), 0)
 
     @property
     def worst_first(self) -> list[int]:
         """Group indices by decreasing significant gap, then by decreasing absolute gap."""
-        keys = zip(self.significant_gap.tolist(), self.gap.abs().tolist(), strict=True)
+        keys = zip(self.significant_gap.tolist(), abs(self.gap).tolist(), strict=True)
         return [i for i, _ in sorted(enumerate(keys), key=lambda pair: pair[1], reverse=True)]
 
     def records(self) -> list[dict[str, Any]]:
@@ -99,7 +98,7 @@ def groups(
     >>> p = Predictions([[0.0, 0.0]] * 8, [0, 0, 0, 1] * 2, of=1, groups=["a"] * 4 + ["b"] * 4)
     >>> table = groups(p)
     >>> table.gap, table.ece
-    (tensor([0.2500, 0.2500], dtype=torch.float64), tensor([0.2500, 0.2500], dtype=torch.float64))
+    (array([0.25, 0.25]), array([0.25, 0.25]))
     """
     if isinstance(p, Summary):
         sums = p.groups if by == "groups" else p.row_groups
@@ -109,9 +108,10 @@ def groups(
     if group is None or names is None:
         return None
     with as_predictions(p):
-        events, loss, sizes = p.events, 0.0 - p.log_likelihood, torch.bincount(group, minlength=len(names)).tolist()
+        events, loss = p.events, 0.0 - p.log_likelihood
         rows = []
-        for name, index in zip(names, group.argsort(stable=True).split(sizes), strict=True):  # index: rows of the group
+        ends = np.bincount(group, minlength=len(names)).cumsum()[:-1]
+        for name, index in zip(names, np.split(group.argsort(kind="stable"), ends), strict=True):  # rows of the group
             w = None if p.weights is None else p.weights[index]
             if len(index) and (w is None or float(w.sum()) > 0):  # a group without weight has no means
                 rows.append((name, events[index], float(weighted_mean(loss[index], w))))
@@ -124,7 +124,7 @@ def _build_groups(rows: Sequence[tuple[str, EventStatistics, float]], bins: int,
         return None
     gap_level = 1 - (1 - level) / len(rows)  # Bonferroni: the intervals of all groups hold together
     columns = [_group_row(events, nll, bins, level, gap_level) for _, events, nll in rows]
-    return Groups(tuple(name for name, *_ in rows), level, *torch.tensor(columns, dtype=torch.float64).T)
+    return Groups(tuple(name for name, *_ in rows), level, *np.array(columns).T)
 
 
 def _group_row(events: EventStatistics, nll: float, bins: int, level: float, gap_level: float) -> list[float]:
@@ -148,7 +148,7 @@ def _decide_zero(gap: Interval, by_score: GroupedScores) -> Interval:
     calibrated model are.
     """
     # the statistic is the absolute value of the gap times n, of each row of simulated outcomes minus confidences
-    p_value = NullResiduals.draw(by_score).p_value(lambda residuals: residuals.sum(1).abs())
+    p_value = NullResiduals.draw(by_score).p_value(lambda residuals: abs(residuals.sum(1)))
     if p_value > 1 - gap.level:  # chance explains the gap
         return replace(gap, low=min(gap.low, 0.0), high=max(gap.high, 0.0))
     if gap.value > 0:
@@ -165,8 +165,8 @@ def bins(
     Raises:
         InputError: For a number of bins below 1.
 
-    >>> bins(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1]), bins=2).count
-    tensor([4, 0])
+    >>> bins(np.zeros((4, 2)), np.array([0, 0, 0, 1]), bins=2).count
+    array([4, 0])
     """
     with as_predictions(predictions, labels, weights) as p:
         return bin_table(p.events, bins, edges)
@@ -179,8 +179,8 @@ def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: 
     Raises:
         InputError: For a number of bins below 1.
 
-    >>> classes(torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])).ece
-    tensor([0.2500, 0.2500], dtype=torch.float64)
+    >>> classes(np.zeros((4, 2)), np.array([0, 0, 0, 1])).ece
+    array([0.25, 0.25])
     """
     with as_predictions(predictions, labels, weights) as p:
         return ClassSums.from_predictions(p, bins).table
@@ -190,14 +190,14 @@ def classes(predictions: Any, labels: Any = None, weights: Any = None, *, bins: 
 class Thresholds:
     """One row per threshold: the result of acting on every example whose probability is at least the threshold."""
 
-    threshold: Tensor
-    share: Tensor  # of the examples whose probability is at least the threshold
-    precision: Tensor  # frequency of the event among them; nan if there are none
-    recall: Tensor  # share of the events that are among them; nan without events
-    specificity: Tensor  # share of the other examples that are below; nan without others
-    mean_confidence: Tensor  # mean probability among them; nan if there are none
-    low: Tensor  # interval of the precision
-    high: Tensor
+    threshold: np.ndarray
+    share: np.ndarray  # of the examples whose probability is at least the threshold
+    precision: np.ndarray  # frequency of the event among them; nan if there are none
+    recall: np.ndarray  # share of the events that are among them; nan without events
+    specificity: np.ndarray  # share of the other examples that are below; nan without others
+    mean_confidence: np.ndarray  # mean probability among them; nan if there are none
+    low: np.ndarray  # interval of the precision
+    high: np.ndarray
 
 
 @check_arguments
@@ -222,7 +222,7 @@ def thresholds(
         InputError: If a threshold is outside [0, 1], or the level outside (0, 1).
 
     >>> table = thresholds(Predictions.from_confidence([0.9, 0.6, 0.2], [1, 0, 0]), at=[0.5])
-    >>> [round(float(x), 2) for x in (table.share, table.precision, table.recall, table.specificity)]
+    >>> [round(float(x[0]), 2) for x in (table.share, table.precision, table.recall, table.specificity)]
     [0.67, 0.5, 1.0, 0.5]
     """
     with as_predictions(predictions, labels, weights) as p:
@@ -232,25 +232,19 @@ def thresholds(
 @check_arguments
 def thresholds_of(by_score: GroupedScores, at: Any, level: OpenFraction = 0.90) -> Thresholds:
     """Return the table of thresholds of sorted events, with the arguments of `thresholds`."""
-    cuts = to_tensor(at, "thresholds").to(by_score.value)
+    cuts = to_column(at, "thresholds").astype(float)
     if cuts.ndim != 1 or not len(cuts) or not bool(((cuts >= 0) & (cuts <= 1)).all()):
         raise InputError("Expected thresholds in [0, 1]. Try [0.1, 0.5, 0.9].", code="threshold_range")
-    first = torch.searchsorted(by_score.value, allow_rounding(cuts))  # index of the first confidence to reach each
+    first = np.searchsorted(by_score.value, allow_rounding(cuts))  # index of the first confidence to reach each
     columns = by_score.total_weight, by_score.correct, by_score.total_weight * by_score.value
     # sums over the examples at or above each threshold
     n, hits, expected_hits = (sums_from(column)[first] for column in columns)
     total, positive = by_score.total_weight.sum(), by_score.correct.sum()
+    with np.errstate(invalid="ignore"):  # NaN without examples, events or others
+        precision, recall, mean_confidence = hits / n, hits / positive, expected_hits / n
+        specificity = 1 - (n - hits) / (total - positive)  # 1 - false positives / negatives
     if by_score.clusters is None:
-        low, high = share_limits(hits / n, n, level)
+        low, high = share_limits(precision, n, level)
     else:
         low, high = cluster_precision_limits(by_score.clusters, cuts, level)
-    return Thresholds(
-        threshold=cuts,
-        share=n / total,
-        precision=hits / n,
-        recall=hits / positive,
-        specificity=1 - (n - hits) / (total - positive),  # 1 - false positives / negatives
-        mean_confidence=expected_hits / n,
-        low=low,
-        high=high,
-    )
+    return Thresholds(cuts, n / total, precision, recall, specificity, mean_confidence, low, high)

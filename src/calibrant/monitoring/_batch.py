@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._core.arrays import to_numpy
+from calibrant._core.kernels.softmax import probabilities
 from calibrant._core.text import shorten_repr
 from calibrant._core.types import InputError
 from calibrant.monitoring._rows import NO_KEY, UNKNOWN_LABEL, Rows, batch_digest, hash_ids, hash_text
@@ -72,9 +74,9 @@ class Batch:
         # Arrays of the watch: -1 stands for a missing label, group or period
         rows = Rows(
             keys=np.full(n, NO_KEY) if ids is None else hash_ids(ids),
-            labels=np.where(labeled, p.labels.cpu().numpy(), UNKNOWN_LABEL),
-            probs=p.logits.cpu().double().softmax(1).numpy(),
-            groups=np.full(n, -1) if p.groups is None else p.groups.cpu().numpy(),
+            labels=np.where(labeled, p.labels, UNKNOWN_LABEL),
+            probs=to_numpy(probabilities(p.logits)),
+            groups=np.full(n, -1) if p.groups is None else p.groups,
             periods=np.full(n, -1),  # numbered by the watch
         )
         if seconds is not None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 from calibrant._core.registry import Method
 from calibrant.metrics import (
@@ -96,4 +96,4 @@ def stated_answers(method: Method, p: Predictions) -> Predictions:
     """
     if method.name not in ("accuracy", "error") or not states_confidence(p):
         return p
-    return p.with_logits(torch.tensor([0.0, 1.0], dtype=torch.float64).to(p.labels.device).expand(len(p), 2))
+    return p.with_logits(np.tile([0.0, 1.0], (len(p), 1)))

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
 
-import torch
-
 from calibrant._core.foreign import read_toml
+from calibrant._core.lazy import special
 from calibrant._core.numbers import format_level, format_number, format_percent
 from calibrant._core.text import display_name, escape_invisible, join_names, shorten_repr
 from calibrant._core.types import HighLevel, InputError, check_arguments
@@ -435,7 +434,7 @@ def _required_size(requirement: Requirement, p: Source, bounds: MetricBounds, er
     half_width = bounds.high - value if value < requirement.limit else value - bounds.low  # toward the limit
     if distance == 0:  # no size shows that the metric is on either side
         return None
-    z = float(torch.special.ndtri(torch.tensor(1 - error_rate, dtype=torch.float64)))  # normal quantile
+    z = float(special.ndtri(1 - error_rate))  # normal quantile
     # A bound is z standard errors from the value, so that the present standard error is half_width / z. A power of
     # 80 % needs a standard error of distance / (z + _POWER_QUANTILE)
     error_ratio = half_width / distance * (1 + _POWER_QUANTILE / z)  # present over needed standard error

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-import torch
+import numpy as np
 
 from calibrant._core.types import InputError
 from calibrant.monitoring._bounds import stated_answers
@@ -30,17 +30,18 @@ def passing_constants(requirements: Sequence[Requirement], p: Predictions, *, by
 
 def _constant_models(p: Predictions) -> Iterator[tuple[str, Predictions]]:
     """Yield the names of constant models, and their predictions of the same examples."""
-    shares = torch.from_numpy(class_shares(p, p.labels))
+    shares = class_shares(p, p.labels)
     yield "base rate", _with_probabilities(p, shares)
     if isinstance(p.of, int) and shares[p.of] < 1:
-        other_shares = shares.clone()
+        other_shares = shares.copy()
         other_shares[p.of] = 0.0
         yield "0", _with_probabilities(p, other_shares / other_shares.sum())
 
 
-def _with_probabilities(p: Predictions, probs: torch.Tensor) -> Predictions:
+def _with_probabilities(p: Predictions, probs: np.ndarray) -> Predictions:
     """Return predictions with the same class probabilities (k) for every example."""
-    return p.with_logits(probs.log().to(p.labels.device).expand(len(p), p.k))
+    with np.errstate(divide="ignore"):  # -inf for the probability 0
+        return p.with_logits(np.tile(np.log(probs), (len(p), 1)))
 
 
 def _meets(requirement: Requirement, p: Predictions) -> bool:

@@ -5,15 +5,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.special import expit
 
-from calibrant import calibrators
+from calibrant._core.arrays import to_numpy
+from calibrant._core.kernels.softmax import probabilities
+from calibrant._core.lazy import LazyModule
 from calibrant.metrics import Sample
 from calibrant.monitoring._estimates import COVARIATE_SHIFT, Estimate, Precision, Target
 from calibrant.monitoring._features import confidences, row_weights
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units, split_folds
+
+calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
 
 REFERENCE_CALIBRATOR = "Auto"
 NUM_CALIBRATION_FOLDS = 5
@@ -46,7 +49,7 @@ def estimate_covariate_shift(
     # Calibrated probabilities: out of fold for the reference, the mean over the calibrators for the new rows
     probs, new_probs = np.zeros((len(reference), reference.k)), np.zeros((len(new), new.k))
     for calibrator, held_out in fitted:
-        probs[held_out.cpu().numpy()] = _calibrated_probs(reference[held_out], calibrator)
+        probs[held_out] = _calibrated_probs(reference[held_out], calibrator)
         new_probs += _calibrated_probs(new, calibrator) / len(fitted)
     return tuple(
         _estimate_target(
@@ -63,12 +66,12 @@ def estimate_covariate_shift(
 
 def _calibrated_probs(p: Predictions, calibrator: Any) -> np.ndarray:
     """Return the calibrated probability of each class (n, k)."""
-    return p.apply(calibrator).logits.double().softmax(1).cpu().numpy()
+    return to_numpy(probabilities(p.apply(calibrator).logits))
 
 
 def _event_probs(p: Predictions, target: Target, probs: np.ndarray) -> np.ndarray:
     """Return the probability (n) of the target's event, given that of each class (n, k)."""
-    return probs[np.arange(len(p)), p.predicted.cpu().numpy()] if target.event == "top" else probs[:, int(target.event)]
+    return probs[np.arange(len(p)), p.predicted] if target.event == "top" else probs[:, int(target.event)]
 
 
 def _estimate_target(
@@ -77,7 +80,7 @@ def _estimate_target(
     new_g: np.ndarray,
     weights: np.ndarray,
     new_weights: np.ndarray,
-    clusters: torch.Tensor | None,
+    clusters: np.ndarray | None,
 ) -> Estimate:
     """Return the doubly robust estimate of a target.
 
@@ -92,7 +95,7 @@ def _estimate_target(
         clusters: Cluster of each row of the reference (n), or None.
     """
     residuals = target.slope * (target.outcome - g)  # observed minus expected score
-    sample = Sample.from_values(torch.from_numpy(residuals), torch.from_numpy(weights), clusters)
+    sample = Sample.from_values(residuals, weights, clusters)
     error, design_effect = _residual_error(residuals, weights, sample, has_clusters=clusters is not None)
     expected = target.new_base + target.new_slope * new_g
     value = float(np.average(expected, weights=new_weights)) + sample.mean
@@ -155,7 +158,7 @@ def _discriminating_features(reference: Predictions, new: Predictions) -> np.nda
     for p in (reference.with_event("top"), new.with_event("top")):
         c = np.clip(confidences(p), 1e-6, 1 - 1e-6)  # for finite log-odds
         log_odds = np.log(c / (1 - c))
-        one_hot = p.predicted.cpu().numpy()[:, None] == np.arange(1, min(p.k, MAX_INDICATORS))  # class 0 is implied
+        one_hot = p.predicted[:, None] == np.arange(1, min(p.k, MAX_INDICATORS))  # class 0 is implied
         rows.append(np.column_stack([log_odds, log_odds**2, one_hot]))
     x = np.concatenate(rows)
     scale = x.std(0)

@@ -152,7 +152,7 @@ def _build_target(
         name=name,
         class_name=class_name,
         event=event,
-        outcome=reference.events.outcome.cpu().double().numpy(),
+        outcome=reference.events.outcome.astype(float),
         weights=row_weights(reference),
         base=at_0,
         slope=at_1 - at_0,

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import Evaluated, evaluated_event
@@ -97,7 +96,7 @@ class FeatureFrame:
 
         unit = np.arange(len(p))  # of each row
         if p.clusters is not None:
-            unit = np.unique(p.clusters.cpu().numpy(), return_inverse=True)[1]
+            unit = np.unique(p.clusters, return_inverse=True)[1]
         unit = unit % max_units
         sums = np.zeros((unit.max() + 1, sum(1 + feature.width for feature in self.features)))
         for first in range(0, len(p), _FEATURE_ROWS):
@@ -114,7 +113,7 @@ class FeatureFrame:
         for feature in self.features:
             weight = row_weights(p)
             if feature.group is not None:
-                weight = weight * group_mask(p, feature.group).cpu().numpy()
+                weight = weight * group_mask(p, feature.group)
             parts += [weight[:, None], feature.columns(p) * weight[:, None]]
         return np.concatenate(parts, 1)
 
@@ -144,7 +143,7 @@ def _confidence_feature(group: str | None = None) -> Feature:
 
 
 def _share_feature(
-    name: str, old: Predictions, new: Predictions, index: Callable[[Predictions], torch.Tensor]
+    name: str, old: Predictions, new: Predictions, index: Callable[[Predictions], np.ndarray]
 ) -> Feature:
     """Return the feature that tests the largest change in the shares of the most frequent classes.
 
@@ -164,7 +163,7 @@ def _share_feature(
     return Feature(
         tests=(name,),
         width=len(classes),
-        columns=lambda p: index(p).cpu().numpy()[:, None] == classes,
+        columns=lambda p: index(p)[:, None] == classes,
         statistic=lambda old, new: _largest_change(old / scale, new / scale),
     )
 
@@ -176,19 +175,19 @@ def _largest_change(old: np.ndarray, new: np.ndarray) -> np.ndarray:
 
 def confidences(p: Predictions) -> np.ndarray:
     """Return the confidence of each row in the event."""
-    return p.events.confidence.cpu().double().numpy()
+    return p.events.confidence.astype(float)
 
 
 def row_weights(p: Predictions) -> np.ndarray:
     """Return the weight of each row, 1 without weights."""
-    return np.ones(len(p)) if p.weights is None else p.weights.cpu().double().numpy()
+    return np.ones(len(p)) if p.weights is None else p.weights.astype(float)
 
 
-def class_shares(p: Predictions, index: torch.Tensor) -> np.ndarray:
+def class_shares(p: Predictions, index: np.ndarray) -> np.ndarray:
     """Return the weighted share of each class among predicted classes or labels."""
-    w = None if p.weights is None else p.weights.cpu().double()
-    count = torch.bincount(index.cpu(), w, minlength=p.k).double()
-    return (count / count.sum()).numpy()
+    w = None if p.weights is None else p.weights.astype(float)
+    count = np.bincount(index, w, minlength=p.k).astype(float)
+    return count / count.sum()
 
 
 def score_title(name: str, *, is_confidence: bool) -> str:
@@ -208,7 +207,7 @@ def states_confidence(p: Evaluated) -> bool:
 def used_groups(p: Predictions) -> list[str]:
     """Return the names of the groups that occur, by index, or raise `InputError` without groups."""
     groups, names = p.require_groups()
-    return [names[i] for i in groups.unique().tolist()]
+    return [names[i] for i in np.unique(groups).tolist()]
 
 
 def shared_groups(old: Predictions, new: Predictions) -> list[str]:
@@ -216,7 +215,7 @@ def shared_groups(old: Predictions, new: Predictions) -> list[str]:
     return sorted({*used_groups(old)} & {*used_groups(new)})[:MAX_COMPARED_GROUPS]
 
 
-def group_mask(p: Predictions, group: str) -> torch.Tensor:
+def group_mask(p: Predictions, group: str) -> np.ndarray:
     """Return whether each row belongs to a group, which `used_groups` has listed."""
     groups, names = p.require_groups()
     return groups == names.index(group)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from calibrant._core.arrays import to_numpy
+from calibrant._core.kernels.softmax import probabilities
 from calibrant.monitoring._estimates import LABEL_SHIFT, MAX_SHARE_CLASSES, Estimate, Precision, Target
 from calibrant.monitoring._features import confidences
 from calibrant.monitoring._permutation import STATISTIC_ROUNDING
@@ -122,12 +124,12 @@ def label_shift_p_value(reference: Predictions, new: Predictions, seed: int = 0)
 
 def _probs(p: Predictions) -> np.ndarray:
     """Return the probability of each class (n, k)."""
-    return p.logits.double().softmax(1).cpu().numpy()
+    return to_numpy(probabilities(p.logits))
 
 
 def _labels(p: Predictions) -> np.ndarray:
     """Return the label of each row (n)."""
-    return p.labels.cpu().numpy()
+    return p.labels
 
 
 def _class_counts(p: Predictions) -> np.ndarray:
@@ -149,7 +151,7 @@ def _count_bins(reference: Predictions, new: Predictions) -> tuple[np.ndarray, n
         index, num_bins = np.searchsorted(edges, probs, side="left"), len(edges) + 1
     else:
         confidence = np.concatenate([confidences(p.with_event("top")) for p in (reference, new)])
-        top = np.concatenate([p.predicted.cpu().numpy() for p in (reference, new)])
+        top = np.concatenate([p.predicted for p in (reference, new)])
         medians = np.ones(k)  # of the confidence of each predicted class; unused for a class that is never predicted
         for j in np.unique(top):
             medians[j] = np.median(confidence[top == j])

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from calibrant._core.types import InputError
 from calibrant.monitoring._features import group_mask, row_weights
@@ -44,9 +43,9 @@ def pair_models(old: Predictions, new: Predictions, old_ids: Any = None, new_ids
         old_rows, new_rows = _rows_by_id(old_ids, "old"), _rows_by_id(new_ids, "new")
         shared_ids = [name for name in new_rows if name in old_rows]
         if shared_ids:
-            old_index, new_index = (torch.tensor([rows[name] for name in shared_ids]) for rows in (old_rows, new_rows))
+            old_index, new_index = (np.array([rows[name] for name in shared_ids]) for rows in (old_rows, new_rows))
             return _paired_by_id(old, new, old_index, new_index)
-    if old_ids is None and new_ids is None and torch.equal(old.labels, new.labels):  # also of the same length
+    if old_ids is None and new_ids is None and np.array_equal(old.labels, new.labels):  # also of the same length
         _check_same_weights(old, new)
         note = f"Paired {old.num_examples:,} examples by their order, as all labels agree."
         return ModelPair(old, new, paired_by="order", note=note)
@@ -68,7 +67,7 @@ def _rows_by_id(ids: Any, model: str) -> dict[str, int]:
     return rows
 
 
-def _paired_by_id(old: Predictions, new: Predictions, old_rows: torch.Tensor, new_rows: torch.Tensor) -> ModelPair:
+def _paired_by_id(old: Predictions, new: Predictions, old_rows: np.ndarray, new_rows: np.ndarray) -> ModelPair:
     """Return the pair of these rows, or raise `InputError` if an id has two labels."""
     left_out = len(old) + len(new) - 2 * len(new_rows)  # rows of either model without a partner
     note = f"Paired {len(new_rows):,} examples by id" + (f"; {left_out:,} rows have no partner." if left_out else ".")

@@ -234,7 +234,7 @@ def _read_labels(frame: Any, columns: Columns, options: TableOptions, watch: Wat
                 code="correct_with_classes",
             )
         correct = to_numbers(frame[label], accept_truth_words=True).to_numpy()
-        if bool((correct != correct.round()).any()):
+        if bool((correct != np.round(correct)).any()):
             raise _fractional_outcomes_error()
         return frame[columns.id], correct.astype(np.int64), note
     values = label_values(frame[label])

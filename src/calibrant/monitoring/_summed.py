@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from calibrant._core.types import InputError
 from calibrant.metrics import FEATURES, NUM_GROUP_SLOT_FEATURES, BinSums, Summary
@@ -70,9 +69,9 @@ def with_stated_answers(summary: Summary) -> Summary:
         words = {name: None if (array := getattr(part, name)) is None else _copy(array) for name in ("sums", "slots")}
         return replace(part, **words)
 
-    def _copy(array: Tensor) -> Tensor:
+    def _copy(array: np.ndarray) -> np.ndarray:
         """Return the words of sums (3 f ...) with one feature replaced."""
-        array = array.clone()
+        array = array.copy()
         array[:, FEATURES.index("correct")] = array[:, FEATURES.index("outcome")]
         return array
 
@@ -89,12 +88,12 @@ def label_counts(summary: Summary) -> Predictions | None:
     if k == 2 and isinstance(of, int):
         parts = summed_groups(summary) if summary.groups is not None else {"": summary}
         totals = [(part.total("outcome"), part.total_weight) for part in parts.values()]
-        counts = torch.tensor([[n - a, a] if of == 1 else [a, n - a] for a, n in totals], dtype=torch.float64)
+        counts = np.array([[n - a, a] if of == 1 else [a, n - a] for a, n in totals])
     elif summary.classes is not None and summary.groups is None:
         parts, counts = {"": summary}, summary.classes.rows[:1]
     else:
         return None
     names = [name for name in parts for _ in range(k)]
-    labels, weights = torch.arange(k).repeat(len(parts)), counts.clamp_min(0).flatten()
+    labels, weights = np.tile(np.arange(k), len(parts)), np.maximum(counts, 0).flatten()
     options: dict[str, Any] = {"of": of, "class_names": summary.class_names, "weights_are": COUNTS}
-    return Predictions(torch.zeros(len(labels), k), labels, weights, groups=names, **options)
+    return Predictions(np.zeros((len(labels), k)), labels, weights, groups=names, **options)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt64
 
-from calibrant import calibrators
 from calibrant._core.files import atomic_write, check_suffix, write_by_suffix
+from calibrant._core.lazy import LazyModule
 from calibrant._core.text import parse_number, shorten_list
 from calibrant._core.types import Alpha, InputError, NonNegativeInt, OpenFraction, PositiveInt, check_arguments
 from calibrant.monitoring._batch import Batch, format_time
@@ -25,6 +25,8 @@ from calibrant.predictions.events import EventSelector
 from calibrant.predictions.validation import resolve_event
 from calibrant.predictions.validation.arrays import is_text
 from calibrant.predictions.validation.labels import binary_names, to_class_indices
+
+calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
 
 Digests = UInt64[np.ndarray, " d"]
 MAX_CLASSES = 200  # that have tests of their own
@@ -167,7 +169,7 @@ class Watch:
                 )
             if self.k == 2 and (positive is not None or None in map(parse_number, texts)):
                 names = binary_names(texts, positive, required=positive is not None)
-        classes = to_class_indices(labels, names, self.k)[0].numpy()  # of the labels
+        classes = to_class_indices(labels, names, self.k)[0]  # of the labels
         if classes.shape != keys.shape:
             raise InputError(f"Expected one label per id, got {len(classes)} for {len(keys)} ids.", code="labels")
         if len(classes) and not 0 <= classes.min() <= classes.max() < self.k:

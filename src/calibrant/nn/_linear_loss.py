@@ -1,12 +1,12 @@
 """A loss of the last linear layer, in chunks of its logits."""
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from calibrant._core.kernels.softmax import chunked_logits
 from calibrant._core.registry import LOSSES
 from calibrant._core.types import InputError, Loss
 from calibrant.nn._criterion import check_loss_shape
@@ -112,3 +112,22 @@ class _LinearLoss(torch.autograd.Function):
             None if g is None else g.mul_(factor).to(dtype) for g, dtype in zip(gradients, ctx.types, strict=True)
         ]
         return *scaled, None, None, None, None
+
+
+@torch.no_grad()
+def chunked_logits(
+    hidden: Tensor, weight: Tensor | None, bias: Tensor | None, max_elements: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield slices of rows and their logits $h W^T + b$ (m, k) in at least float32, without gradients.
+
+    Args:
+        hidden: Hidden states (n, d), or logits (n, k) if there is no weight.
+        weight: Weight of the last layer (k, d).
+        bias: Bias of the last layer (k).
+        max_elements: Largest number of logits at a time, unless a single row has more.
+    """
+    rows = max(1, max_elements // (hidden.shape[1] if weight is None else len(weight)))
+    for start in range(0, len(hidden), rows):
+        chunk = slice(start, start + rows)
+        logits = hidden[chunk] if weight is None else torch.nn.functional.linear(hidden[chunk], weight, bias)
+        yield chunk, logits.to(torch.promote_types(logits.dtype, torch.float32))

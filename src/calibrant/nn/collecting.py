@@ -16,7 +16,7 @@ from calibrant._core.lazy import polars
 from calibrant._core.text import shorten_list
 from calibrant._core.types import InputError
 from calibrant.predictions import Predictions
-from calibrant.predictions.validation.arrays import to_tensor
+from calibrant.predictions.validation.arrays import to_column
 from calibrant.predictions.validation.scores import RowScoreEvidence, SingleScoreEvidence
 
 LABEL_KEYS = ("labels", "label", "targets", "target", "y")  # of a batch that is a mapping
@@ -183,7 +183,12 @@ def _predict_batches(
         inputs = _move_to_device(inputs, device)
         with torch.no_grad():
             result = network(**inputs) if isinstance(inputs, Mapping) else network(inputs)
-        yield _extract_logits(result, output).float().cpu(), to_tensor(labels, "labels").cpu()
+        yield _extract_logits(result, output).float().cpu(), to_tensor(labels, "labels")
+
+
+def to_tensor(values: Any, name: str) -> Tensor:
+    """Return an array-like of numbers as a tensor on the CPU. Errors call it `name`."""
+    return torch.from_numpy(to_column(values, name))
 
 
 def _batch_clusters(logits: Tensor, labels: Tensor) -> Tensor | None:
@@ -273,10 +278,10 @@ def join_predictions(parts: Iterable[Predictions]) -> Predictions:
         raise InputError(f"Expected equally many classes in all batches, got {sorted(sizes)}.", code="num_classes")
     group_parts: list[Any] = [np.asarray(p.group_names)[p.groups] for p in batches if p.groups is not None]
     with_clusters = [clusters for clusters in cluster_parts if clusters is not None]
-    clusters = torch.cat(with_clusters) if with_clusters else None
+    clusters = np.concatenate(with_clusters) if with_clusters else None
     return Predictions(
-        torch.cat([p.logits for p in batches]),
-        torch.cat([p.labels for p in batches]),
+        np.concatenate([p.logits for p in batches]),
+        np.concatenate([p.labels for p in batches]),
         of=batches[0].of,
         class_names=batches[0].class_names,
         groups=np.concatenate(group_parts) if group_parts else None,
@@ -284,7 +289,7 @@ def join_predictions(parts: Iterable[Predictions]) -> Predictions:
     )
 
 
-def _number_clusters(parts: Iterable[Predictions]) -> Iterator[tuple[Predictions, Tensor | None]]:
+def _number_clusters(parts: Iterable[Predictions]) -> Iterator[tuple[Predictions, np.ndarray | None]]:
     """Yield each batch with its cluster numbers, which differ from those of other batches.
 
     Raises:
@@ -318,9 +323,9 @@ def _write_parquet(parts: Iterable[Predictions], path: Path) -> Path:
         """Yield the table of each batch, and keep any exception. Polars passes columns, rows and filters."""
         try:
             for p, clusters in chain([(first_part, first_clusters)], numbered_parts):
-                columns = {"label": p.labels.numpy(), "logits": p.logits.numpy()}
+                columns = {"label": p.labels, "logits": p.logits}
                 if clusters is not None:
-                    columns["cluster"] = clusters.numpy()
+                    columns["cluster"] = clusters
                 yield polars.DataFrame(columns).cast({"logits": schema["logits"]})
         except BaseException as error:  # polars raises an exception of its own in its place
             errors.append(error)

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
-import torch
+import numpy as np
 
-from calibrant._core.types import Count, InputError, Scalar
+from calibrant._core.tensors import like_logits, to_numpy
+from calibrant._core.types import Count, InputError
 from calibrant.calibrators import Temperature
 from calibrant.metrics import brier, metric, nll
 from calibrant.predictions import Predictions
@@ -20,7 +21,7 @@ __all__ = ["refine_then_calibrate", "refinement_brier", "refinement_nll"]
     meaning="NLL after calibration by a temperature that was fitted on other folds; lower is better",
     revision=2,
 )
-def refinement_nll(p: Predictions, *, folds: Count = 5) -> Scalar:
+def refinement_nll(p: Predictions, *, folds: Count = 5) -> float:
     r"""Compute the NLL after temperature scaling, cross-fitted (Berta et al. 2025).
 
     Late in training, a network still separates the classes better while its NLL rises from overconfidence, which a
@@ -32,8 +33,8 @@ def refinement_nll(p: Predictions, *, folds: Count = 5) -> Scalar:
             temperature, $\min_T$ NLL$(z / T)$, which is never above the NLL.
 
     >>> z, y = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 0, 0, 1])
-    >>> refinement_nll(z, y, folds=1)  # at T = 2 / log 3 the confidence is the accuracy, 3/4: the NLL is its entropy
-    tensor(0.5623, dtype=torch.float64)
+    >>> round(refinement_nll(z, y, folds=1), 4)  # T = 2 / log 3: the confidence is 3/4, as the accuracy
+    0.5623
     """
     return nll(_scale_cross_fitted(p, folds))
 
@@ -44,12 +45,12 @@ def refinement_nll(p: Predictions, *, folds: Count = 5) -> Scalar:
     meaning="Brier score after calibration by a temperature that was fitted on other folds; lower is better",
     revision=2,
 )
-def refinement_brier(p: Predictions, *, folds: Count = 5) -> Scalar:
+def refinement_brier(p: Predictions, *, folds: Count = 5) -> float:
     """Compute the Brier score after temperature scaling by NLL, as in `refinement_nll` (Berta et al. 2025).
 
     >>> z, y = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 0, 0, 1])
     >>> refinement_brier(z, y, folds=1)  # 3/4 (1/16 + 1/16) + 1/4 (9/16 + 9/16)
-    tensor(0.3750, dtype=torch.float64)
+    0.375
     """
     return brier(_scale_cross_fitted(p, folds))
 
@@ -69,14 +70,13 @@ def _merge_equal_examples(p: Predictions) -> Predictions:
     """
     if p.clusters is not None:
         return p
-    weights = torch.ones_like(p.labels, dtype=torch.float64) if p.weights is None else p.weights
+    weights = np.ones(len(p)) if p.weights is None else p.weights
     counted = weights > 0
-    rows = torch.cat([p.logits, p.labels[:, None].double()], 1)[counted]  # logits and label
-    unique_rows, row_index = rows.unique(dim=0, return_inverse=True)
-    merged_weights = rows.new_zeros(len(unique_rows)).index_add_(0, row_index, weights[counted])
-    first = torch.full_like(row_index[: len(unique_rows)], len(rows))
-    order = first.scatter_reduce(0, row_index, torch.arange(len(rows), device=rows.device), "amin").argsort()
-    return Predictions(unique_rows[order, :-1], unique_rows[order, -1].long(), merged_weights[order])
+    rows = np.column_stack([to_numpy(p.logits), p.labels])[counted]  # logits and label
+    unique_rows, first, row_index = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    merged_weights, order = np.bincount(row_index.ravel(), weights[counted]), first.argsort()
+    logits, labels = unique_rows[order, :-1], unique_rows[order, -1].astype(np.int64)
+    return Predictions(like_logits(logits, p.logits), labels, merged_weights[order])
 
 
 def refine_then_calibrate(epochs: Iterable[Predictions]) -> tuple[int, Temperature]:

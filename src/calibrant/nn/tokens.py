@@ -8,10 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant._core.kernels.softmax import chunked_logits
 from calibrant._core.numbers import format_percent, format_percent_range
+from calibrant._core.tensors import to_numpy
 from calibrant._core.types import InputError, OpenFraction, PositiveFloat, check_arguments
 from calibrant.metrics import Interval, Sample, Summary
+from calibrant.nn._linear_loss import chunked_logits
 from calibrant.predictions import Predictions
 
 __all__ = ["TokenBatch", "TokenCalibration", "fit_token_temperature", "measure_tokens"]
@@ -105,7 +106,9 @@ def measure_tokens(
     tokens, total, square = torch.cat(sums, 1)  # of each sequence
     n, mean = float(tokens.sum()), float(total.sum() / tokens.sum())
     has_tokens = tokens > 0
-    sample = Sample.from_sums(n, mean, float(square.sum()) - n * mean**2, (tokens[has_tokens], total[has_tokens]))
+    sample = Sample.from_sums(
+        n, mean, float(square.sum()) - n * mean**2, (to_numpy(tokens[has_tokens]), to_numpy(total[has_tokens]))
+    )
     return TokenCalibration(summary, sample.normal_interval(level), float(temperature))
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from calibrant import metrics
 from calibrant._core.types import InputError
@@ -124,18 +123,18 @@ def observed_pairs(first: Predictions, second: Predictions, metric: Metric[...])
         InputError: If a score is infinite, or there is only one cluster.
     """
     values = to_finite_array(metrics.PairedScores(first, second).values(metric))
-    w = np.ones(len(first)) if first.weights is None else first.weights.cpu().numpy()
+    w = np.ones(len(first)) if first.weights is None else first.weights
     if first.clusters is None:
         return PairedUnits.from_examples(values, w, unit=None)
-    cluster = np.unique(first.clusters.cpu().numpy(), return_inverse=True)[1]
+    cluster = np.unique(first.clusters, return_inverse=True)[1]
     if cluster.max() == 0:
         raise InputError("Expected at least two clusters, got one. Try predictions of several.", code="one_cluster")
     return PairedUnits.from_examples(values, w, cluster)
 
 
-def to_finite_array(scores: Sequence[torch.Tensor]) -> np.ndarray:
+def to_finite_array(scores: Sequence[np.ndarray]) -> np.ndarray:
     """Return the smallest, actual and largest scores (3, n). Raise `InputError` if any is infinite."""
-    array = torch.stack([*scores]).cpu().numpy()
+    array = np.stack([*scores])
     if not np.isfinite(array).all():
         raise InputError("Expected finite scores, got probabilities of 0 for true classes. Try brier.", code="infinite")
     return array

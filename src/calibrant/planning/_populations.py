@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from scipy.special import betaincinv, expit, logit, ndtr, ndtri
 
 from calibrant._core.kernels.bins import ClusterSums, Events, GroupedScores
@@ -117,10 +116,10 @@ class Population:
 def to_events(confidence: Any, outcome: Any, weights: Any = None, clusters: Any = None) -> Events:
     """Return events from numpy arrays."""
     return Events(
-        torch.from_numpy(confidence),
-        torch.from_numpy(outcome).double(),
-        None if weights is None else torch.from_numpy(weights).double(),
-        None if clusters is None else torch.from_numpy(clusters),
+        confidence,
+        outcome.astype(float),
+        None if weights is None else weights.astype(float),
+        clusters,
     )
 
 
@@ -168,7 +167,7 @@ def observed_population(by_score: GroupedScores, chance: float) -> Population:
         by_score: The confidences in increasing order, with their weights.
         chance: Probability of the event for a model that knows nothing.
     """
-    value, weight = by_score.value.cpu().numpy(), by_score.total_weight.cpu().numpy()
+    value, weight = by_score.value, by_score.total_weight
     is_continuous = len(value) > weight.sum() / 2 > MIN_CONTINUOUS  # most examples have a value of their own
     if is_continuous or len(value) > MAX_CONFIDENCES:
         levels = (np.arange(MAX_CONFIDENCES) + 0.5) / MAX_CONFIDENCES
@@ -187,9 +186,9 @@ def clustered_population(events: Events, chance: float, icc: float | None) -> Po
         icc: Correlation of the outcomes within a cluster, or None to estimate it from the outcomes.
     """
     assert events.clusters is not None  # called only for events with clusters
-    order, start, sizes = group_rows(events.clusters.cpu().numpy())
-    confidence, outcome = (x.cpu().double().numpy()[order] for x in (events.confidence, events.outcome))
-    weights = None if events.weights is None else events.weights.cpu().numpy()[order]
+    order, start, sizes = group_rows(events.clusters)
+    confidence, outcome = (x[order] for x in (events.confidence, events.outcome))
+    weights = None if events.weights is None else events.weights[order]
     w = np.ones(len(order)) if weights is None else weights
     if icc is None:
         icc = cluster_correlation(outcome - confidence, confidence * (1 - confidence), w, start)
@@ -221,7 +220,7 @@ def group_rows(clusters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return order, start, sizes
 
 
-def observed_design_effect(sums: ClusterSums, variance: torch.Tensor) -> float:
+def observed_design_effect(sums: ClusterSums, variance: np.ndarray) -> float:
     """Return the variance of the signed gap of these clusters relative to independent examples, at least 1.
 
     Args:
@@ -234,7 +233,7 @@ def observed_design_effect(sums: ClusterSums, variance: torch.Tensor) -> float:
     independent_variance = float(variance.sum())
     if independent_variance <= 0:
         return 1.0
-    return max(1.0, float(deviation.square().sum()) / independent_variance)
+    return max(1.0, float(np.square(deviation).sum()) / independent_variance)
 
 
 def cluster_correlation(values: np.ndarray, variance: np.ndarray, w: np.ndarray, start: np.ndarray) -> float:

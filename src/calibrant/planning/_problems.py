@@ -253,10 +253,10 @@ def _assumed_scores(data: PlanningData, method: registry.Method, seed: int) -> t
     metric: Any = method.target
     p = _with_event(data.predictions, data.of)
     scores = to_finite_array(metrics.score_values(metric, p))
-    w = np.ones(len(p)) if p.weights is None else p.weights.cpu().numpy()
+    w = np.ones(len(p)) if p.weights is None else p.weights
     clusters = _assumed_clusters(data)
     if p.clusters is not None and clusters is None:
-        clusters = score_clusters(scores[1], w, p.clusters.cpu().numpy(), data.icc)  # of the actual scores
+        clusters = score_clusters(scores[1], w, p.clusters, data.icc)  # of the actual scores
     return np.random.default_rng([seed, 2]).choice(scores, NUM_PAIRS, axis=1, p=w / w.sum()), clusters
 
 

@@ -98,7 +98,7 @@ class SampleSize(Reportable):
             raise _no_power()
         from calibrant.reports.plots import power_curve
 
-        grid = np.unique(np.geomspace(self.curve[0].n, self.curve[-1].n, 80).round()).astype(int)
+        grid = np.unique(np.round(np.geomspace(self.curve[0].n, self.curve[-1].n, 80))).astype(int)
         # of fewer draws, from the search for n, a power is too noisy to be drawn
         points = [
             point for point in self.curve if point.draws >= (MIN_CURVE_DRAWS if self.is_exact else MIN_QUICK_DRAWS)

@@ -13,7 +13,7 @@ import numpy as np
 
 from calibrant._core.types import InputError, NonNegativeInt, OpenFraction, PositiveInt, check_arguments
 from calibrant.metrics import Interval
-from calibrant.predictions.validation.arrays import to_tensor
+from calibrant.predictions.validation.arrays import to_column
 
 __all__ = ["LabelPlan", "accuracy_interval", "gap_interval", "rows_to_label"]
 
@@ -136,7 +136,7 @@ def gap_interval(confidence: Any, accuracy: Interval) -> Interval:
 
 def _read_probabilities(values: Any, title: str) -> np.ndarray:
     """Return probabilities (n) in float64. Raises `InputError` for anything else; errors call them `title`."""
-    p = to_tensor(values, title).double().cpu().numpy()
+    p = to_column(values, title).astype(float)
     if p.ndim != 1 or not len(p) or not bool(((p >= 0) & (p <= 1)).all()):
         raise InputError(f"Expected a column of {title} in [0, 1], got other values.", code="probability_range")
     return p
@@ -146,12 +146,12 @@ def _read_labels(
     probability: Any, rows: Any, correct: Any, weights: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the probabilities (N), and the labeled rows, their outcomes and their weights with mean 1 (n)."""
-    f, y = _read_probabilities(probability, "probabilities"), to_tensor(correct, "correct").double().cpu().numpy()
+    f, y = _read_probabilities(probability, "probabilities"), to_column(correct, "correct").astype(float)
     index = np.atleast_1d(np.asarray(rows))
     if len(index) and index.dtype.kind not in "iu":
         raise InputError(f"Expected rows as whole numbers, got {index.dtype}. Try np.flatnonzero.", code="rows")
     index = index.astype(np.int64)
-    w = np.ones(len(y)) if weights is None else to_tensor(weights, "weights").double().cpu().numpy()
+    w = np.ones(len(y)) if weights is None else to_column(weights, "weights").astype(float)
     if not y.shape == index.shape == w.shape == (len(y),):
         raise InputError(
             f"Expected as many labels as rows, got labels {y.shape} for rows {index.shape} and weights {w.shape}.",

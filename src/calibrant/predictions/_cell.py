@@ -17,7 +17,7 @@ def render_cell(p: "Predictions") -> str:
     """
     first = p[:NUM_ROWS]
     names = p.class_names or tuple(map(str, range(p.k)))
-    confidence, predicted = first.logits.double().softmax(1).max(1)
+    confidence, predicted = first.outcomes.confidence, first.predicted
     columns = {
         "label": [names[i] for i in first.labels.tolist()],
         "predicted": [names[i] for i in predicted.tolist()],

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from calibrant._core.arrays import like, namespace, to_numpy
 from calibrant._core.kernels import overlap, softmax
 from calibrant._core.kernels.bins import Events
 from calibrant._core.kernels.softmax import ChunkVisitor, Outcomes
 from calibrant._core.kernels.threads import thread_limit
 from calibrant._core.lazy import LazyModule
 from calibrant._core.text import join_names, shorten_list
-from calibrant._core.types import Categories, ColumnMap, InputError, Map
+from calibrant._core.types import Array, Categories, ColumnMap, InputError, Map
 from calibrant.predictions._apply import calibrate_logits, check_is_calibrator
 from calibrant.predictions._cell import render_cell
 from calibrant.predictions._constructors import (
@@ -130,8 +129,8 @@ class Predictions(Fields):
             **options: `weights_are`, `of`, `clusters`, `groups`, `class_names` and `ignore_index`, as for
                 `Predictions`.
 
-        >>> Predictions.from_probs([[0.25, 0.75]], [1]).logits.exp()
-        tensor([[0.2500, 0.7500]], dtype=torch.float64)
+        >>> np.exp(Predictions.from_probs([[0.25, 0.75]], [1]).logits)
+        array([[0.25, 0.75]])
         """
         return cls._construct(fields_from_probs(probs, labels, weights, normalize=normalize, **options))
 
@@ -153,7 +152,7 @@ class Predictions(Fields):
 
         >>> p = Predictions.from_confidence([0.9, 0.2], [1, 0])
         >>> p, p.events.confidence
-        (Predictions(n=2, k=2, float64, of='correct'), tensor([0.9000, 0.2000], dtype=torch.float64))
+        (Predictions(n=2, k=2, float64, of='correct'), array([0.9, 0.2]))
         """
         return cls._construct(fields_from_confidence(confidence, correct, weights, of=of, **options))
 
@@ -180,9 +179,9 @@ class Predictions(Fields):
 
         >>> p = Predictions.from_soft_labels([[2.0, 0.0], [0.0, 1.0]], [[0.8, 0.2], [0.0, 1.0]])
         >>> p, p.labels
-        (Predictions(n=2, 3 rows, k=2, float32), tensor([0, 1, 1]))
+        (Predictions(n=2, 3 rows, k=2, float32), array([0, 1, 1]))
         >>> p.weights
-        tensor([0.8000, 0.2000, 1.0000], dtype=torch.float64)
+        array([0.8, 0.2, 1. ])
         """
         return cls._construct(fields_from_soft_labels(scores, soft_labels, weights, probs=probs, **options))
 
@@ -204,8 +203,8 @@ class Predictions(Fields):
                 `Predictions`.
 
         >>> Predictions.from_binary_logits([2.0, -1.0], [1, 0]).logits
-        tensor([[ 0.,  2.],
-                [ 0., -1.]])
+        array([[ 0.,  2.],
+               [ 0., -1.]])
         """
         return cls._construct(fields_from_binary_logits(scores, labels, weights, logits=logits, **options))
 
@@ -309,7 +308,7 @@ class Predictions(Fields):
         >>> frame = polars.DataFrame({"y_true": ["dog", "cat"], "prob_cat": [0.2, 0.9], "prob_dog": [0.8, 0.1]})
         >>> p = Predictions.from_table(frame)
         >>> p.class_names, p.labels, p.notes
-        (('cat', 'dog'), tensor([1, 0]), ("Read 2 rows: label from 'y_true', probs from 'prob_cat', 'prob_dog'.",))
+        (('cat', 'dog'), array([1, 0]), ("Read 2 rows: label from 'y_true', probs from 'prob_cat', 'prob_dog'.",))
         """
         if isinstance(table, str | Path):
             return cls.load(table, ignore_index=ignore_index, of=of, **options)
@@ -386,7 +385,7 @@ class Predictions(Fields):
     @property
     def num_examples(self) -> int:
         """Number of examples. It is the number of rows unless soft labels divide an example into several rows."""
-        return len(self) if self.examples is None else len(self.examples.unique())
+        return len(self) if self.examples is None else len(np.unique(self.examples))
 
     @property
     def absent_classes(self) -> tuple[int, ...]:
@@ -394,8 +393,8 @@ class Predictions(Fields):
         if self.is_pairs:
             return ()
         labels = self.labels if self.weights is None else self.labels[self.weights > 0]
-        counts = torch.bincount(labels, minlength=self.k)
-        return tuple((counts == 0).nonzero().squeeze(1).tolist())
+        counts = np.bincount(labels, minlength=self.k)
+        return tuple(np.flatnonzero(counts == 0).tolist())
 
     @property
     def has_one_class(self) -> bool:
@@ -407,7 +406,7 @@ class Predictions(Fields):
         """Whether these are pairs of `from_pairs`, whose label 1 says nothing about new pairs."""
         if self.class_names != PREFERENCE.classes:
             return False
-        is_tie = self.logits[:, 0] == self.logits[:, 1]
+        is_tie = to_numpy(self.logits[:, 0] == self.logits[:, 1])
         return bool(((self.labels == 1) | is_tie).all())
 
     def with_both_orders(self) -> "Predictions":
@@ -415,26 +414,27 @@ class Predictions(Fields):
         if not self.is_pairs:
             return self
         n = len(self)
-        rows = torch.arange(n, device=self.labels.device).repeat(2)
-        weights = torch.ones(n, dtype=torch.float64, device=rows.device) if self.weights is None else self.weights
+        rows = np.tile(np.arange(n), 2)
+        weights = np.ones(n) if self.weights is None else self.weights
         names = ("clusters", "groups", "row_groups", "examples")
         columns = {name: None if (column := getattr(self, name)) is None else column[rows] for name in names}
         if self.clusters is None:
             columns["clusters"] = rows
-        swapped: dict[str, Any] = {"logits": torch.cat([self.logits, self.logits.flip(1)])}
-        swapped |= {"labels": torch.cat([self.labels, 1 - self.labels]), "weights": weights[rows] / 2}
+        xp = namespace(self.logits)
+        swapped: dict[str, Any] = {"logits": xp.concat([self.logits, xp.flip(self.logits, axis=1)])}
+        swapped |= {"labels": np.concatenate([self.labels, 1 - self.labels]), "weights": weights[rows] / 2}
         swapped |= {"weights_are": COUNTS}  # the halves sum to the weight of the pair, which fits have scaled
         return self._replace(**swapped, **columns)
 
     @property
-    def shared_clusters(self) -> Tensor | None:
+    def shared_clusters(self) -> np.ndarray | None:
         """The clusters (n) int64, or None if each example is one, as soft labels and importance weights make it."""
         if self.clusters is None:
             return None
         if self.examples is not None:
-            return None if torch.equal(self.clusters, self.examples) else self.clusters
+            return None if np.array_equal(self.clusters, self.examples) else self.clusters
         is_importance = self.weights_are == IMPORTANCE
-        return None if is_importance and len(self.clusters.unique()) == len(self) else self.clusters
+        return None if is_importance and len(np.unique(self.clusters)) == len(self) else self.clusters
 
     @property
     def k(self) -> int:
@@ -457,7 +457,7 @@ class Predictions(Fields):
         if self.row_group_names is not None:
             parts.append(f"{len(self.row_group_names)} groups of rows")
         if self.shared_clusters is not None:
-            parts.append(f"{len(self.shared_clusters.unique())} clusters")
+            parts.append(f"{len(np.unique(self.shared_clusters))} clusters")
         if self.of != "top":
             event_name = self.class_names[self.of] if isinstance(self.of, int) and self.class_names else self.of
             parts.append(f"of={event_name!r}")
@@ -474,8 +474,10 @@ class Predictions(Fields):
         """
         # One row is a slice of length 1; the slice of row -1 has no end, because its end would be 0
         rows = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
-        values = {name: getattr(self, name) for name in ROW_FIELDS}
-        selected = {name: None if value is None else value[rows] for name, value in values.items()}
+        rows = rows if isinstance(rows, slice) else to_numpy(rows)
+        values = {name: getattr(self, name) for name in ROW_FIELDS if name != "logits"}
+        selected: dict[str, Any] = {name: None if value is None else value[rows] for name, value in values.items()}
+        selected["logits"] = self.logits[rows if isinstance(rows, slice) else like(rows, self.logits)]
         statistics = {name: self.__dict__[name][rows] for name in STATISTICS if name in self.__dict__}
         subset = self._replace(**selected, **statistics)
         if not len(subset):
@@ -519,10 +521,10 @@ class Predictions(Fields):
                 f"Expected the classes {shorten_list(names)}, got {shorten_list(self.class_names)}.", code="class_names"
             )
         index = {name: i for i, name in enumerate(self.class_names)}
-        columns = torch.tensor([index[name] for name in names], device=self.labels.device)
+        columns = np.array([index[name] for name in names])
         of = names.index(self.class_names[self.of]) if isinstance(self.of, int) else self.of  # follow the event's class
         labels = columns.argsort()[self.labels]  # argsort inverts a permutation
-        return self._replace(logits=self.logits[:, columns], labels=labels, of=of, class_names=names)
+        return self._replace(logits=self.logits[:, like(columns, self.logits)], labels=labels, of=of, class_names=names)
 
     def select_group(self, name: str) -> "Predictions":
         """Return the samples of one group. Raise `InputError` without groups, and for an unknown name."""
@@ -531,7 +533,7 @@ class Predictions(Fields):
             raise InputError(f"Expected a group among {shorten_list(names, 20)}, got {name!r}.", code="unknown_group")
         return self[groups == names.index(name)]
 
-    def require_groups(self) -> tuple[Tensor, tuple[str, ...]]:
+    def require_groups(self) -> tuple[np.ndarray, tuple[str, ...]]:
         """Return the group index of each sample, (n), and the group names. Raise `InputError` without groups."""
         if self.groups is None or self.group_names is None:
             raise InputError("Expected predictions with groups. Try groups=, one name per sample.", code="no_groups")
@@ -548,7 +550,8 @@ class Predictions(Fields):
 
     def double(self) -> "Predictions":
         """Return the same samples in float64, the precision of all fits and measurements."""
-        return self if self.logits.dtype == torch.float64 else self._replace(logits=self.logits.double())
+        xp = namespace(self.logits)
+        return self if self.logits.dtype == xp.float64 else self._replace(logits=xp.astype(self.logits, xp.float64))
 
     @property
     def columns(self) -> dict[str, Categories]:
@@ -570,11 +573,17 @@ class Predictions(Fields):
             return result
         return result._replace(notes=(*self.notes, *calibrator.column_notes(self.columns)))
 
-    def with_logits(self, logits: Tensor) -> "Predictions":
+    def with_logits(self, logits: Array) -> "Predictions":
         """Return the same samples with other logits."""
         return self._replace(logits=logits)
 
-    def with_labels(self, labels: Tensor) -> "Predictions":
+    def with_array_kind(self, logits: Array) -> "Predictions":
+        """Return the same samples with the same logits as an array of another library, which share their statistics."""
+        twin = self._replace(logits=logits)
+        twin.__dict__["_origin"] = self
+        return twin
+
+    def with_labels(self, labels: np.ndarray) -> "Predictions":
         """Return the same samples with other labels (n) int64, which are not checked."""
         return self._replace(labels=labels, outcomes=self.outcomes.with_labels(self.logits, self.labels, labels))
 
@@ -582,17 +591,22 @@ class Predictions(Fields):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes to pickle, without statistics, which can be computed again."""
-        return {name: value for name, value in self.__dict__.items() if name not in STATISTICS}
+        return {name: value for name, value in self.__dict__.items() if name not in (*STATISTICS, "_origin")}
 
     @cached_property
     def outcomes(self) -> Outcomes:
         """Confidence, correctness, log-likelihood and Brier score of each sample, from one pass over the logits."""
-        return self.compute_outcomes()
+        return self.compute_outcomes() if self._origin is None else self._origin.outcomes
+
+    @property
+    def _origin(self) -> "Predictions | None":
+        """The predictions that these are a twin of, by `with_array_kind`."""
+        return self.__dict__.get("_origin")
 
     @property
     def _cached_outcomes(self) -> Outcomes | None:
         """The outcomes if they were computed before."""
-        return self.__dict__.get("outcomes")
+        return (self._origin or self).__dict__.get("outcomes")
 
     def compute_outcomes(self, visitor: ChunkVisitor | None = None) -> Outcomes:
         """Compute and cache the outcomes in one pass over the logits.
@@ -614,7 +628,7 @@ class Predictions(Fields):
         """
         return Events(*self._event_columns(), self.weights, self.clusters, self.examples)
 
-    def _event_columns(self) -> tuple[Tensor, Tensor]:
+    def _event_columns(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the probability and the outcome, 0 or 1, of the event for each sample, each (n) float64.
 
         They are taken from `outcomes` if these were computed before, which saves a pass over the logits.
@@ -632,45 +646,47 @@ class Predictions(Fields):
         probability = None if outcomes is None else outcomes.probability  # of the class `self.of`
         if probability is None:
             probability = softmax.class_probability(self.logits, self.of)
-        return probability, (self.labels == self.of).double()
+        return probability, (self.labels == self.of).astype(float)
 
     @property
-    def predicted(self) -> Tensor:
+    def predicted(self) -> np.ndarray:
         """Predicted class of each sample (n) int64. Ties go to the lowest index."""
         outcomes = self._cached_outcomes
-        return self.logits.argmax(1) if outcomes is None else outcomes.predicted
+        return to_numpy(namespace(self.logits).argmax(self.logits, axis=1)) if outcomes is None else outcomes.predicted
 
     @property
-    def runner_up(self) -> Tensor:
+    def runner_up(self) -> np.ndarray:
         """The most likely class of each sample other than the predicted one (n) int64."""
         return softmax.runner_up(self.logits, self.predicted)
 
     @property
-    def correct(self) -> Tensor:
+    def correct(self) -> np.ndarray:
         """Whether the predicted class is right: (n) float64, 0 or 1."""
         outcomes = self._cached_outcomes
         return softmax.correct(self.logits, self.labels) if outcomes is None else outcomes.correct
 
     @property
-    def log_likelihood(self) -> Tensor:
+    def log_likelihood(self) -> np.ndarray:
         """The log-likelihood of the label of each sample, in float64."""
         outcomes = self._cached_outcomes
         return softmax.log_likelihood(self.logits, self.labels) if outcomes is None else outcomes.log_likelihood
 
     @cached_property
-    def max_surprisals(self) -> Tensor:
+    def max_surprisals(self) -> np.ndarray:
         """Largest surprisal, -log p, of an error of the predicted class, and of a label: (2) float64.
 
         Samples of weight 0 do not count. Where 1 - p rounds, the probability of an error is computed from the logits.
         """
-        is_counted = torch.ones_like(self.labels, dtype=torch.bool) if self.weights is None else self.weights > 0
-        confidence = self.outcomes.confidence.masked_fill(~is_counted, 0.0)
+        is_counted = np.ones(len(self), dtype=bool) if self.weights is None else self.weights > 0
+        confidence = np.where(is_counted, self.outcomes.confidence, 0.0)
         highest = confidence.max()
-        error = -torch.log1p(-highest)
-        if float(highest) > EXACT_CONFIDENCE:
-            chunks = (confidence == highest).nonzero().squeeze(1).split(max(1, MAX_SURPRISAL_LOGITS // self.k))
-            error = torch.stack([softmax.error_surprisal(self[rows].logits).max() for rows in chunks]).max()
-        return torch.stack([error, -self.outcomes.log_likelihood[is_counted].min()])
+        if highest > EXACT_CONFIDENCE:
+            rows, size = np.flatnonzero(confidence == highest), max(1, MAX_SURPRISAL_LOGITS // self.k)
+            chunks = (rows[first : first + size] for first in range(0, len(rows), size))
+            error = max(softmax.error_surprisal(self[chunk].logits).max() for chunk in chunks)
+        else:
+            error = -np.log1p(-highest)
+        return np.array([error, -self.outcomes.log_likelihood[is_counted].min()])
 
     @property
     def total_weight(self) -> float:
@@ -685,8 +701,8 @@ class Predictions(Fields):
         """
         if self.weights is None or self.weights_are != IMPORTANCE:
             return self
-        w = self.weights if self.examples is None else torch.bincount(self.examples, self.weights)
-        return self._replace(weights=self.weights * (w.sum() / w.square().sum()))
+        w = self.weights if self.examples is None else np.bincount(self.examples, self.weights)
+        return self._replace(weights=self.weights * (w.sum() / np.square(w).sum()))
 
     @cached_property
     def row_hashes(self) -> np.ndarray:
@@ -727,7 +743,8 @@ def as_predictions(
 ) -> Generator[Predictions]:
     """Yield the predictions that a public function was called with, and limit its threads inside the block.
 
-    Work on few logits is faster in one thread; see `thread_limit`.
+    Work on few logits is faster in one thread; see `thread_limit`. A number that is not defined, such as the accuracy
+    of an empty bin, is NaN there without a warning.
 
     Args:
         predictions: Predictions, or logits, of which predictions are built.
@@ -738,5 +755,5 @@ def as_predictions(
     """
     is_predictions = isinstance(predictions, Predictions)
     elements = len(predictions) * predictions.k if is_predictions else num_elements(predictions)
-    with thread_limit(elements, in_chunks=in_chunks):
+    with thread_limit(elements, in_chunks=in_chunks), np.errstate(divide="ignore", invalid="ignore"):
         yield to_predictions(predictions, labels, weights)

@@ -9,9 +9,10 @@ class are evidence; neither is a mask.
 
 import math
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from calibrant._core.arrays import like, namespace, to_numpy
+from calibrant._core.types import Array
 from calibrant.predictions import Predictions, row_blocks
 
 MIN_MASK_DEPTH = 5000.0  # nats below the top of the row
@@ -23,8 +24,9 @@ def replace_masks(p: Predictions) -> Predictions:
     min_depth = mask_depth(p)
     if min_depth == math.inf:
         return p
-    blocks = [z.masked_fill(_depths(z) >= min_depth, -torch.inf) for (z,) in row_blocks(p.logits)]
-    return p.with_logits(torch.cat(blocks))
+    xp = namespace(p.logits)
+    blocks = [xp.where(_depths(z) >= min_depth, -xp.inf, z) for (z,) in row_blocks(p.logits)]
+    return p.with_logits(xp.concat(blocks))
 
 
 def mask_depth(p: Predictions) -> float:
@@ -35,26 +37,30 @@ def mask_depth(p: Predictions) -> float:
     """
     if not len(p):
         return math.inf
-    low, high = p.logits.aminmax()
-    if not float(high) - float(low) >= MIN_MASK_DEPTH:  # true for NaN too, the difference of infinities
+    xp = namespace(p.logits)
+    if (
+        not float(xp.max(p.logits)) - float(xp.min(p.logits)) >= MIN_MASK_DEPTH
+    ):  # true for NaN too, the difference of infinities
         return math.inf
-    max_ordinary_depth, max_label_depth, candidates = 0.0, 0.0, list[Tensor]()
+    max_ordinary_depth, max_label_depth, candidates = 0.0, 0.0, list[np.ndarray]()
     for z, y in row_blocks(p.logits, p.labels):
         depth = _depths(z)
-        label_depth = depth.gather(1, y[:, None])
-        max_label_depth = max(max_label_depth, float(label_depth.where(label_depth.isfinite(), 0.0).max()))
-        max_ordinary_depth = max(max_ordinary_depth, float(depth.where(depth < MIN_MASK_DEPTH, 0.0).max()))
-        candidates.append(depth[depth.isfinite() & (depth >= MIN_MASK_DEPTH)].unique())
-    depths = torch.cat(candidates).unique()  # in ascending order
+        label_depth = xp.take_along_axis(depth, like(y, z)[:, None], axis=1)
+        max_label_depth = max(max_label_depth, float(xp.max(xp.where(label_depth < xp.inf, label_depth, 0.0))))
+        max_ordinary_depth = max(max_ordinary_depth, float(xp.max(xp.where(depth < MIN_MASK_DEPTH, depth, 0.0))))
+        candidates.append(to_numpy(xp.unique_values(depth[(depth < xp.inf) & (depth >= MIN_MASK_DEPTH)])))
+    depths = np.unique(np.concatenate(candidates))  # in ascending order
     # 0 stands before the first depth if all other logits are tops of their rows, which gives no scale to compare with
-    next_smaller = torch.cat([depths.new_tensor([max_ordinary_depth]), depths])[: len(depths)]
+    next_smaller = np.concatenate([[max_ordinary_depth], depths])[: len(depths)]
     follows_jump = (next_smaller > 0) & (depths >= MIN_MASK_RATIO * next_smaller)
     mask_depths = depths[follows_jump & (depths > max_label_depth)]
     return float(mask_depths[0]) if len(mask_depths) else math.inf
 
 
-def _depths(logits: Tensor) -> Tensor:
+def _depths(logits: Array) -> Array:
     """Return how far each logit lies below the top of its row. Only -inf has an infinite distance."""
-    z = logits.double()
-    depth = z.amax(1, keepdim=True) - z  # which overflows for masks such as the lowest float64
-    return torch.where(z.isneginf(), torch.inf, depth.clamp_max(torch.finfo(torch.float64).max))
+    xp = namespace(logits)
+    z = xp.astype(logits, xp.float64)
+    with np.errstate(over="ignore"):  # for masks such as the lowest float64
+        depth = xp.max(z, axis=1, keepdims=True) - z
+    return xp.where(z == -xp.inf, xp.inf, xp.clip(depth, max=xp.finfo(xp.float64).max))

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from calibrant._core.kernels.bins import Bins, GroupedScores
 from calibrant._core.lazy import LazyModule
 from calibrant._core.numbers import format_level, format_percent, format_percent_range
@@ -139,7 +141,7 @@ def _curve_points(curve: Curve, total_weight: float, event: EventKind) -> list[H
     assert curve.low is not None  # reliability curves have all three
     assert curve.high is not None
     assert curve.weight is not None
-    step_starts = ((curve.y.diff() > 0).nonzero().squeeze(1) + 1).tolist()  # of the second and later steps
+    step_starts = (np.flatnonzero(np.diff(curve.y) > 0) + 1).tolist()  # of the second and later steps
     hover_points: list[HoverPoint] = []
     for start, end in pairwise([0, *step_starts, len(curve.y)]):
         weight = curve.weight[start:end]  # shares of all examples

@@ -15,7 +15,7 @@ from functools import cache, partial
 from importlib.resources import files
 from typing import Any, LiteralString
 
-import torch
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
@@ -190,6 +190,6 @@ def version_facts(command: str) -> dict[str, str]:
     """Return command, versions and time of the report."""
     return {
         "command": command,
-        "versions": f"calibrant {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+        "versions": f"calibrant {__version__}, numpy {np.__version__}, Python {platform.python_version()}",
         "created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }

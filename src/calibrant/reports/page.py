@@ -62,7 +62,8 @@ def _cell(cell: str | Cell) -> Markup:
 
 def explain_terms(text: str) -> Markup:
     """Return text in which the first use of each abbreviation or name of a metric shows its explanation on hover."""
-    unexplained = {m.term: m.about for m in METRICS.values() if isinstance(m, Metric) and m.term and m.about.meaning}
+    metrics = [m for m in METRICS.registered() if isinstance(m, Metric)]
+    unexplained = {metric.term: metric.about for metric in metrics if metric.term and metric.about.meaning}
     longest_first = sorted(unexplained, key=len, reverse=True)  # a term may be part of another
     parts: list[Markup] = []
     for part in re.split(rf"\b({'|'.join(map(re.escape, longest_first))})\b", text):  # terms, and texts between them

@@ -4,13 +4,13 @@ import torch
 from torch import Tensor
 
 from calibrant import losses
-from calibrant._core.types import InputError, Labels, Logits, Loss, PerExample
+from calibrant._core.types import InputError, Labels, Logits, Loss, PerExampleLoss
 from calibrant.theory._focal_map import focal_map_inverse
 
 __all__ = ["conditional_risk", "kl_entropy_bound", "proper_part"]
 
 
-def conditional_risk(logits: Logits, truth: Logits, *, loss: Loss) -> PerExample:
+def conditional_risk(logits: Logits, truth: Logits, *, loss: Loss) -> PerExampleLoss:
     r"""Return $R(p, q) = \sum_i p_i L(q, i)$, the expected loss of q = softmax(logits) under p = softmax(truth).
 
     A loss is proper if q = p minimizes R(p, q) (Komisarenko & Kull 2024, section 3.3). Classes of probability 0 do not
@@ -26,7 +26,7 @@ def conditional_risk(logits: Logits, truth: Logits, *, loss: Loss) -> PerExample
     return (p * class_losses.masked_fill(p == 0, 0)).sum(-1)  # 0 times an infinite loss would be NaN
 
 
-def proper_part(logits: Logits, labels: Labels, *, gamma: Tensor | float = 3.0) -> PerExample:
+def proper_part(logits: Logits, labels: Labels, *, gamma: Tensor | float = 3.0) -> PerExampleLoss:
     r"""Compute the proper part of focal loss, $L^*(p, y) = L(\hat p^{-1}(p), y)$.
 
     Here L is focal loss and $\hat p$ is `focal_map` (Komisarenko & Kull 2024, propositions 2 and 4).
@@ -47,7 +47,7 @@ def proper_part(logits: Logits, labels: Labels, *, gamma: Tensor | float = 3.0) 
     return losses.focal(focal_map_inverse(logits, gamma=gamma), labels, gamma=gamma)
 
 
-def kl_entropy_bound(logits: Logits, labels: Labels, *, gamma: float) -> PerExample:
+def kl_entropy_bound(logits: Logits, labels: Labels, *, gamma: float) -> PerExampleLoss:
     r"""Return $-\log p_y - \gamma H(p)$ in nats, a lower bound of focal loss (Wang et al. 2021, eq. 2).
 
     Lowering focal loss therefore lowers cross-entropy or raises the entropy of the prediction. The usual proof by

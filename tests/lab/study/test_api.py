@@ -3,9 +3,9 @@
 import sys
 from dataclasses import replace
 
+import numpy as np
 import polars
 import pytest
-import torch
 from polars.testing import assert_frame_equal
 from processes import finish, start
 from refusals import refused
@@ -143,7 +143,7 @@ def test_stateful_loss_starts_fresh_in_every_run(mine, tmp_path, forgotten):
     _, second = result.runs()
     studies.run(result, out=tmp_path / "alone", select="seed=1")
     stores = Store(tmp_path / "together"), Store(tmp_path / "alone")
-    assert torch.equal(*(store.get(second, "test").logits for store in stores))
+    assert np.array_equal(*(store.get(second, "test").logits for store in stores))
     assert next(iter(result.runs())).loss.bound_function.strength == 0.5
     assert not together.failed
 
@@ -302,7 +302,7 @@ class Careless:
     def fit(cls, logits, labels):
         return cls()
     def __call__(self, logits):
-        return logits / 0 * self.nothing
+        return logits * self.nothing
 
 @metrics.metric("per example")
 def vector(logits, labels):

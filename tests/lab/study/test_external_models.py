@@ -6,6 +6,7 @@ import torch
 from refusals import refused
 
 from calibrant import Predictions, metrics
+from calibrant._core.tensors import logit_tensor
 from calibrant.calibrators import Temperature
 from calibrant.lab import study
 from calibrant.lab.study import Model, Study
@@ -71,13 +72,13 @@ def test_columns_of_models_are_configurable(tmp_path):
 def test_diagrams_weigh_examples_as_the_metrics_do(tmp_path):
     for i, part in enumerate(("val", "test")):
         p = predicted(i, 3.0)
-        Predictions(p.logits, p.labels, torch.rand(300) + 9 * p.correct).save(tmp_path / f"{part}.npz")
+        Predictions(p.logits, p.labels, torch.rand(300).numpy() + 9 * p.correct).save(tmp_path / f"{part}.npz")
     model = Model("bold", str(tmp_path / "val.npz"), str(tmp_path / "test.npz"))
     models = Study("weights", calibrators=["Identity"], metrics=["ece(bins=20)"], models=[model])
     result = study.run(models, out=tmp_path / "out")
     [diagram] = diagrams_over_seeds(models, result.measurements)
     bins = diagram.events.equal_width(20)
-    assert float(bins.weight @ bins.gap.abs()) == pytest.approx(result.rows[0]["value"], abs=1e-12)
+    assert float(bins.weight @ abs(bins.gap)) == pytest.approx(result.rows[0]["value"], abs=1e-12)
 
 
 @pytest.mark.slow  # of drawing
@@ -85,7 +86,7 @@ def test_masked_class_does_not_change_results(tmp_path, page):
     for seed, part in enumerate(("val", "test")):
         p = predicted(seed, 3.0)
         masked = torch.full((300, 5), -torch.inf)
-        masked[:, [0, 1, 3, 4]] = p.logits  # like a class that does not occur
+        masked[:, [0, 1, 3, 4]] = logit_tensor(p)  # like a class that does not occur
         p.save(tmp_path / f"plain.{part}.npz")
         Predictions(masked, torch.tensor([0, 1, 3, 4])[p.labels]).save(tmp_path / f"masked.{part}.npz")
     models = [Model(name, *(str(tmp_path / f"{name}.{part}.npz") for part in ("val", "test"))) for name in NAMES]

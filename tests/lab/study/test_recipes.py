@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from refusals import refused
@@ -65,7 +66,7 @@ def test_every_named_recipe_trains_when_it_is_short(name):
     short = replace(RECIPES[name].with_epochs(2), warmup=0, precision="32-true", channels_last=False)
     epochs = list(train(mlp(), SPLITS, losses.cross_entropy, replace(short, batch_size=20)))
     assert len(epochs) == 2
-    assert all(epoch.val.logits.isfinite().all() for epoch in epochs)
+    assert all(torch.as_tensor(epoch.val.logits).isfinite().all() for epoch in epochs)
 
 
 def test_schedules_match_torch():
@@ -189,7 +190,7 @@ def test_the_chosen_epoch_is_the_best_also_after_an_interruption(choose, tmp_pat
         snapshots.append(weights(net))
     best = scores.index(max(scores))
     assert best < 7  # otherwise the last epoch would do
-    assert torch.equal(weights(net), snapshots[best])
+    assert np.array_equal(weights(net), snapshots[best])
     assert [i for i, flag in enumerate(flags) if flag][-1] == best
     assert score(predict(net, SPLITS.val, SPLITS.prepare)) == max(scores)
 
@@ -199,7 +200,7 @@ def test_the_chosen_epoch_is_the_best_also_after_an_interruption(choose, tmp_pat
             break
     resumed = mlp(seed=9)
     list(train(resumed, SPLITS, losses.cross_entropy, wild, seed=4, checkpoint=Checkpoint(path)))
-    assert torch.equal(weights(resumed), snapshots[best])
+    assert np.array_equal(weights(resumed), snapshots[best])
 
 
 @pytest.mark.parametrize("changes", [{"precision": "bf16-mixed", "channels_last": True}, {"precision": "bf16-true"}])
@@ -209,7 +210,7 @@ def test_low_precision_learns_too(changes, small_data):
     splits = cifar10(small_data, val=10)
     net = networks.resnet8(10, width=4)
     epochs = list(train(net, splits, losses.cross_entropy, replace(SHORT, **changes)))
-    assert epochs[-1].val.logits.dtype == torch.float32
+    assert epochs[-1].val.logits.dtype == np.float32
     assert epochs[-1].train_loss < epochs[0].train_loss
 
 
@@ -264,7 +265,7 @@ def test_an_interrupted_training_sees_the_same_augmented_batches(small_data, tmp
         if epoch.number == 2:
             break
     list(train(resumed, splits, losses.cross_entropy, SHORT, seed=2, checkpoint=Checkpoint(path)))
-    assert torch.equal(weights(uninterrupted), weights(resumed))
+    assert np.array_equal(weights(uninterrupted), weights(resumed))
     reference = fresh()
     list(train(reference, splits, losses.cross_entropy, SHORT, seed=3))
-    assert not torch.equal(weights(uninterrupted), weights(reference))
+    assert not np.array_equal(weights(uninterrupted), weights(reference))

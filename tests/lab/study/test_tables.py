@@ -1,6 +1,7 @@
 import math
 from statistics import mean
 
+import numpy as np
 import pytest
 import torch
 from rendered import assert_rendered
@@ -151,7 +152,7 @@ def test_shifts_are_measured_and_have_tables_of_their_own(tmp_path, calibrated_p
     study = Study("x", (grid,), ("Identity", "Temperature"), ("ece", "nll"), detection=("max_logit", "energy"))
     store, run = Store(tmp_path), next(study.runs())
     corrupted = Predictions(calibrated_predictions.logits / 2, calibrated_predictions.labels)
-    outside = Predictions(calibrated_predictions.logits / 9, torch.zeros_like(calibrated_predictions.labels))
+    outside = Predictions(calibrated_predictions.logits / 9, np.zeros_like(calibrated_predictions.labels))
     store.save(
         run, {"val": calibrated_predictions, "test": calibrated_predictions, "shift0": corrupted, "shift1": outside}, {}
     )

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from refusals import refused
 
 from calibrant import Predictions, calibrators, measure, metrics
@@ -36,7 +35,7 @@ def test_fractions_without_a_word_are_importance(weights, word, kind, is_noted):
     assert (p.clusters is None) == (kind == "counts")
     assert p.shared_clusters is None
     assert (FRACTIONS_NOTE in p.notes) == is_noted
-    assert torch.equal(p.weights, torch.tensor(weights).double())
+    assert np.array_equal(p.weights, weights)
 
 
 def test_given_clusters_decide_whatever_the_weights_are():
@@ -93,7 +92,7 @@ def test_results_do_not_depend_on_the_unit_of_importance():
         a, b = (getattr(metrics, name).interval(p) for p in (unit, high_unit))
         assert (a.low, a.high) == pytest.approx((b.low, b.high), rel=1e-9)
     first, second = (calibrators.fit("Platt", p) for p in (low_unit, high_unit))
-    assert torch.allclose(first(low_unit.logits), second(low_unit.logits), atol=1e-6)
+    assert np.allclose(first(low_unit.logits), second(low_unit.logits), atol=1e-6)
 
 
 def test_fits_count_the_effective_number_of_examples():
@@ -119,7 +118,7 @@ def test_fractions_anywhere_in_a_file_decide_for_every_chunk(tmp_path, name):
     if name.endswith("parquet"):
         p.save(tmp_path / name)
     else:
-        from safetensors.torch import save_file
+        from safetensors.numpy import save_file
 
         save_file({"logits": p.logits, "labels": p.labels, "weights": p.weights}, tmp_path / name)
     parts = list(Predictions.load_chunks(tmp_path / name, rows=4))

@@ -1,4 +1,4 @@
-"""Choose between compiled kernels and torch, and how many elements to process at a time."""
+"""Choose between compiled kernels and plain versions, and how many elements to process at a time."""
 
 import importlib
 from collections.abc import Generator
@@ -8,7 +8,7 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
-from torch import Tensor
+from calibrant._core.arrays import is_on_cpu
 
 GPU_CHUNK_ELEMENTS = 1 << 24  # 128 MB in float64
 
@@ -16,19 +16,19 @@ _IMPORT_LOCK = Lock()
 _settings = {"compile": True}
 
 
-def kernels(x: Tensor) -> Any:
-    """Return the module `calibrant._core.kernels.compiled`, or None if torch does the work.
+def kernels(x: Any) -> Any:
+    """Return the module `calibrant._core.kernels.compiled`, or None if the plain versions do the work.
 
-    Torch does the work if x is on a GPU, if numba (`calibrant[fast]`) is not installed, with NUMBA_DISABLE_JIT=1, and
+    They do if the array x is on a GPU, if numba (`calibrant[fast]`) is not installed, with NUMBA_DISABLE_JIT=1, and
     within `without_compiler`. The size of x plays no part, so that batches of any size give the same sums to the last
     bit.
     """
-    return cpu_kernels() if _settings["compile"] and x.device.type == "cpu" else None
+    return cpu_kernels() if _settings["compile"] and is_on_cpu(x) else None
 
 
 @contextmanager
 def without_compiler() -> Generator[None]:
-    """Let torch do all work of this block, in all threads.
+    """Let the plain versions do all work of this block, in all threads.
 
     It is for commands on small files, which take less time than the compiler to start.
     """
@@ -40,9 +40,9 @@ def without_compiler() -> Generator[None]:
         _settings["compile"] = before
 
 
-def chunk_elements(x: Tensor, cpu_elements: int) -> int:
+def chunk_elements(x: Any, cpu_elements: int) -> int:
     """Return the elements of a chunk: `cpu_elements` to stay in cache, or more to keep a GPU busy."""
-    return cpu_elements if x.device.type == "cpu" else max(cpu_elements, GPU_CHUNK_ELEMENTS)
+    return cpu_elements if is_on_cpu(x) else max(cpu_elements, GPU_CHUNK_ELEMENTS)
 
 
 @cache

@@ -5,48 +5,50 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn.functional import pad
 
+from calibrant._core.arrays import is_on_cpu, like, namespace, to_numpy
 from calibrant._core.kernels.dispatch import kernels
-from calibrant._core.kernels.solvers import map_row_chunks
+from calibrant._core.kernels.threads import map_row_chunks
+from calibrant._core.types import Array
 
 MAX_SKETCH_HASHES = 1 << 20  # hashes of a sketch
 MIN_DISTINCT_ROWS = 10  # distinct rows of identical sets; fewer may coincide by chance
 _HASH_CHUNK_ELEMENTS = 1 << 18  # elements hashed at a time, to stay in cache
 
 
-def hash_rows(logits: Tensor, labels: Tensor) -> np.ndarray:
+def hash_rows(logits: Array, labels: np.ndarray) -> np.ndarray:
     r"""Return a 64-bit hash of every row and its label, (n) uint64.
 
     The hash is $\sum_j a_j w_j + a y$ modulo $2^{64}$ with its bits mixed. The a are odd random numbers, a word w holds
     the bits of two neighboring logits in float32, and y is the label.
     """
+    logits = to_numpy(logits) if is_on_cpu(logits) else logits
     k = logits.shape[1]
     words = (k + 1) // 2
-    keys = hash_keys(words + 1).to(logits.device)  # the last one is a, the factor of the label
-    compiled = kernels(logits)
+    all_keys = hash_keys(words + 1)  # the last one is a, the factor of the label
+    keys, compiled, xp = like(all_keys[:words], logits), kernels(logits), namespace(logits)
 
-    def sums(z: Tensor, y: Tensor) -> Tensor:
+    def sums(z: Array, y: np.ndarray) -> np.ndarray:
         """Return the sum of each row before its bits are mixed. Sums and products wrap around at 64 bits."""
-        values = z.detach().float() + 0.0  # -0 becomes 0
-        # the words; an odd number of logits is followed by a 0
-        bits = (pad(values, (0, 1)) if k % 2 else values.contiguous()).view(torch.int64)
-        label_sums = y.long() * keys[words]
+        with np.errstate(over="ignore"):  # infinity, for what float32 cannot hold
+            values = xp.astype(z, xp.float32)
+        values = xp.reshape(values + 0.0, (-1,)).reshape(z.shape)  # contiguous, and -0 becomes 0
+        if k % 2:  # the words; an odd number of logits is followed by a 0
+            values = xp.concat([values, xp.zeros_like(values[:, :1])], axis=1)
+        bits, label_sums = values.view(xp.int64), y * all_keys[words]
         if compiled is None:
-            return label_sums + (bits * keys[:words]).sum(1)
-        compiled.add_weighted_bits(*(x.numpy().view(np.uint64) for x in (bits, keys, label_sums)))
+            return label_sums + to_numpy((bits * keys).sum(1))
+        compiled.add_weighted_bits(*(x.view(np.uint64) for x in (bits, all_keys, label_sums)))
         return label_sums
 
-    total = torch.cat(map_row_chunks(sums, logits, labels, elements=_HASH_CHUNK_ELEMENTS))
-    return _mix_bits(total.cpu().numpy().view(np.uint64))
+    total = np.concatenate(map_row_chunks(sums, logits, labels, elements=_HASH_CHUNK_ELEMENTS))
+    return _mix_bits(total.view(np.uint64))
 
 
 @lru_cache(8)
-def hash_keys(count: int) -> Tensor:
+def hash_keys(count: int) -> np.ndarray:
     """Return odd random numbers, (count) int64, the same in every process."""
-    return torch.from_numpy(np.random.default_rng(0).integers(0, 2**63, count, dtype=np.int64) | 1)
+    return np.random.default_rng(0).integers(0, 2**63, count, dtype=np.int64) | 1
 
 
 def _mix_bits(x: np.ndarray) -> np.ndarray:

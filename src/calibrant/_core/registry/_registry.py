@@ -8,11 +8,13 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, TypeVar, overload
 
 from calibrant._core.arguments import check_arguments, describe_argument
+from calibrant._core.lazy import import_optional
 from calibrant._core.registry._code_digest import code_digest, is_defined_twice, unwrap
 from calibrant._core.registry._settings import (
     convert,
@@ -113,7 +115,9 @@ class Registry(Mapping[str, Callable[..., Any]]):
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """Return a method by name. If another package offers it by an entry point, it is imported first."""
-        self._import_modules()
+        import_module(self.home_module)
+        if name not in self._methods:  # the extra modules take longer to import
+            self._import_modules()
         if name in self._entry_points and name not in self._loaded_entry_points:
             self._load_entry_point(name)
         return self._methods[name]
@@ -161,10 +165,17 @@ class Registry(Mapping[str, Callable[..., Any]]):
         """Whether this is the same registry: comparing methods, as mappings do, would import all packages."""
         return self is value
 
+    def registered(self) -> list[Callable[..., Any]]:
+        """Return the methods that are registered so far. No extra module and no entry point is imported."""
+        import_module(self.home_module)
+        return list(self._methods.values())
+
     def _import_modules(self) -> None:
-        """Import the modules that register the built-in methods."""
-        for module in (self.home_module, *self.extra_modules):
-            importlib.import_module(module)
+        """Import the modules that register the built-in methods. Extra ones are left out if a package is missing."""
+        import_module(self.home_module)
+        for module in self.extra_modules:
+            with suppress(InputError):
+                import_module(module)
 
     @cached_property
     def _entry_points(self) -> dict[str, EntryPoint]:
@@ -346,6 +357,16 @@ def check_settings(
         elif default is inspect.Parameter.empty:
             raise InputError(f"{name}: Expected a value of {key}. Try {name}({key}=...).", code="missing_setting")
     return checked
+
+
+def import_module(name: str) -> Any:
+    """Import a module of this package. Raise `InputError` if it needs torch, which is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return import_optional("torch", "torch", f"{name}")
 
 
 def is_built_in(method: Callable[..., Any]) -> bool:

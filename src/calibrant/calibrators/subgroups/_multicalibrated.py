@@ -6,11 +6,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant import calibrators
 from calibrant._core.numbers import format_level, format_percent, format_percent_range
+from calibrant._core.tensors import label_tensor, to_numpy, weight_tensor, with_tensors
 from calibrant._core.text import cut_middle
 from calibrant._core.types import InputError, NonNegativeInt, NumFolds, OpenFraction, Range, check_arguments
 from calibrant.calibrators.subgroups._features import FeatureSchema, cut_points, read_columns
@@ -87,7 +89,7 @@ class MultiCalibrated:
     >>> z = torch.zeros(2000, 2)  # 50 % for all, but it is 80 % and 20 % in truth
     >>> labels = (torch.rand(2000, generator=g) < torch.where(age < 0.5, 0.8, 0.2)).long()
     >>> fitted = MultiCalibrated.fit(Predictions(z, labels), {"age": age})
-    >>> fitted.apply(Predictions(z[:1], [1]), {"age": [0.2]}).logits.softmax(1)[0, 1].item() > 0.7
+    >>> bool(fitted.apply(Predictions(z[:1], [1]), {"age": [0.2]}).events.confidence[0] > 0.7)
     True
     """
 
@@ -125,7 +127,7 @@ class MultiCalibrated:
             InputError: If there is not one row of features per example, or there are too few examples.
         """
         with as_predictions(predictions) as p:
-            p = p.double()
+            p = with_tensors(p.double())
             if num_units(p) < folds * MIN_ROWS:
                 raise InputError(
                     f"Expected at least {folds * MIN_ROWS} examples, or clusters, got {num_units(p):,}.",
@@ -160,7 +162,7 @@ class MultiCalibrated:
             InputError: If the classes or the features differ from the fit.
         """
         p = self._apply_common(predictions)
-        return p.with_logits(_correct(p.logits, self.trees, self._features(p, features)))
+        return p.with_logits(to_numpy(_correct(p.logits, self.trees, self._features(p, features))))
 
     @check_arguments
     def evaluate(self, predictions: Predictions, features: Any, *, level: OpenFraction = 0.90) -> SubgroupTable:
@@ -223,7 +225,7 @@ class MultiCalibrated:
         p = predictions.reorder_classes(self.class_names)
         if p.k != self.k:
             raise InputError(f"Expected predictions of {self.k} classes, got {p.k}.", code="num_classes")
-        return p.double().apply(self.pooled)
+        return with_tensors(p.double()).apply(self.pooled)
 
     def _features(self, p: Predictions, features: Any) -> Tensor:
         """Return the features as numbers (n, d)."""
@@ -237,13 +239,13 @@ def _evaluated_event(p: Predictions) -> int | str:
 
 def _with_probability(x: Tensor, p: Predictions) -> Tensor:
     """Return features and, as the last one, the calibrated probability of the event."""
-    confidence = p.with_event(_evaluated_event(p)).events.confidence.cpu().double()
+    confidence = torch.from_numpy(p.with_event(_evaluated_event(p)).events.confidence)
     return torch.cat([x, confidence[:, None]], 1)
 
 
 def _correct(logits: Tensor, trees: TreeEnsemble, x: Tensor) -> Tensor:
     """Return logits corrected by trees, which may also split by the uncorrected probabilities."""
-    p = Predictions(logits, torch.zeros(len(logits), dtype=torch.int64))  # probabilities do not depend on labels
+    p = Predictions(logits, np.zeros(len(logits), dtype=np.int64))  # probabilities do not depend on labels
     return logits + _to_logits(trees(_with_probability(x, p)), logits.shape[1]).to(logits.device)
 
 
@@ -265,7 +267,7 @@ def _boost(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> Iter
     """
     x = _with_probability(x, p)
     grid, z = _split_grid(x, schema), p.logits
-    truth = torch.nn.functional.one_hot(p.labels, p.k)
+    truth = torch.nn.functional.one_hot(label_tensor(p), p.k)
     w = _weights(p)[:, None]
     columns = slice(1, 2) if p.k == 2 else slice(None)  # for two classes, one value shifts their difference
     while True:
@@ -279,7 +281,7 @@ def _boost(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> Iter
 
 def _weights(p: Predictions) -> Tensor:
     """Return the weights (n) float64, 1 by default."""
-    return torch.ones(len(p), dtype=torch.float64) if p.weights is None else p.weights
+    return torch.ones(len(p), dtype=torch.float64) if (w := weight_tensor(p)) is None else w
 
 
 def _held_out_curve(trees: Iterator[TreeEnsemble], p: Predictions, x: Tensor) -> Tensor:
@@ -288,10 +290,11 @@ def _held_out_curve(trees: Iterator[TreeEnsemble], p: Predictions, x: Tensor) ->
     If its sum has not risen for `PATIENCE` trees, no more trees are grown, and the last column is repeated.
     """
     x, z, w = _with_probability(x, p), p.logits, _weights(p)
-    curve, sums = [p.log_likelihood], [float(w @ p.log_likelihood)]
+    log_likelihood = torch.from_numpy(p.log_likelihood)
+    curve, sums = [log_likelihood], [float(w @ log_likelihood)]
     for tree in islice(trees, MAX_TREES):
         z = z + _to_logits(tree(x), p.k)
-        log_likelihood = z.log_softmax(1).gather(1, p.labels[:, None]).squeeze(1)
+        log_likelihood = z.log_softmax(1).gather(1, label_tensor(p)[:, None]).squeeze(1)
         curve.append(log_likelihood)
         sums.append(float(w @ log_likelihood))
         if max(sums[-PATIENCE:]) < max(sums):  # the best sum is older
@@ -310,7 +313,7 @@ def _number_of_trees(log_likelihood: Tensor, p: Predictions) -> int:
     def best_is_clearly_better(num_trees: int, level: float) -> bool:
         """Return whether the interval of the mean gain from this to the best number of trees lies above 0."""
         gains = log_likelihood[:, best] - log_likelihood[:, num_trees]
-        return Sample.from_values(gains, p.weights, p.clusters, p.examples).normal_interval(level).low > 0
+        return Sample.from_values(to_numpy(gains), p.weights, p.clusters, p.examples).normal_interval(level).low > 0
 
     if best == 0 or not best_is_clearly_better(0, GAIN_LEVEL):
         return 0
@@ -327,8 +330,8 @@ def _worst_subgroups(p: Predictions, x: Tensor, schema: FeatureSchema, depth: in
     nearly the same examples, the less significant one is left out.
     """
     events, w = p.with_event(_evaluated_event(p)).events, _weights(p)
-    c = events.confidence.double()
-    gradient, hessian = w * (c - events.outcome), w * c * (1 - c)  # of the NLL of the event, by its logit
+    c, outcome = torch.from_numpy(events.confidence), torch.from_numpy(events.outcome)
+    gradient, hessian = w * (c - outcome), w * c * (1 - c)  # of the NLL of the event, by its logit
     x = _with_probability(x, p)
     grid, min_rows = _split_grid(x, schema), max(MIN_ROWS, len(p) // 50)  # 2 % of the examples
     candidates = list[tuple[float, Tensor, TreeEnsemble]]()  # squared z-statistic of the gap, members (n), path

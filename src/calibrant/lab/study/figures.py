@@ -145,4 +145,4 @@ def _mean_roc(pairs: Sequence[PredictionPair], score: Any) -> tuple[Any, Any]:
     """
     x = np.linspace(0, 1, 201)
     curves = (metrics.ood.roc(test, shifted, score=score) for test, shifted in pairs)
-    return x, np.mean([np.interp(x, curve.x.numpy(), curve.y.numpy()) for curve in curves], axis=0)
+    return x, np.mean([np.interp(x, curve.x, curve.y) for curve in curves], axis=0)

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from calibrant import metrics
 from calibrant._core import registry
@@ -195,12 +194,12 @@ def _reliability_drawings(histories: Histories, split: str) -> Iterator[Drawing]
         for loss, row in _recorded_rows(histories, columns[0])
     )
     for (loss, epoch), bins_by_seed in bins_by_figure.items():
-        statistics = torch.tensor(bins_by_seed, dtype=torch.float64)  # (seeds, 3, bins), nan in empty bins
-        counts, confidences, accuracies = statistics.unbind(1)
+        statistics = np.array(bins_by_seed, dtype=float)  # (seeds, 3, bins), nan in empty bins
+        counts, confidences, accuracies = np.moveaxis(statistics, 1, 0)
         # pooled over seeds, in each bin
-        confidence_sum, num_correct = (counts * confidences).nansum(0), (counts * accuracies).nansum(0)
+        confidence_sum, num_correct = np.nansum(counts * confidences, 0), np.nansum(counts * accuracies, 0)
         bins = Bins.from_sums(equal_width_edges(counts.shape[1]), counts.sum(0), confidence_sum, num_correct)
-        ece_by_seed = (counts * (confidences - accuracies).abs()).nansum(1) / counts.sum(1)
+        ece_by_seed = np.nansum(counts * abs(confidences - accuracies), 1) / counts.sum(1)
         title = f"reliability on {SPLIT_TITLES[split]} at epoch {epoch}, {loss}"
         description = f"Reliability diagram: {title}; {ece_over_seeds_text(ece_by_seed.tolist())}."
         yield reliability_drawing(f"reliability_{epoch}_{slug(loss)}_{split}", title, description, bins)

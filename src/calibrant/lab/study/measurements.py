@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from statistics import mean, stdev
 from typing import Any
 
-import torch
+import numpy as np
 
 from calibrant import calibrators, metrics
 from calibrant._core import registry
@@ -198,7 +198,7 @@ def _measure_predictions(
     """
     rows: list[ResultRow] = []
     run_columns = _run_columns(study, run)
-    with thread_limit(max(val.logits.numel(), test.logits.numel())):
+    with thread_limit(max(val.logits.size, test.logits.size)):
         events = {"": _copy_events(test.events)}
         for calibrator in study.calibrators:
             columns = run_columns | {"calibrator": calibrator.text, "temperature": math.nan}
@@ -326,16 +326,16 @@ def diagrams_over_seeds(study: Study, measurements: Iterable[RunMeasurement]) ->
         for calibrator, events in measurement.events.items()
     )
     for (names, calibrator), seed_events in events_by_diagram.items():
-        weights = [torch.ones_like(e.confidence) if e.weights is None else e.weights for e in seed_events]
+        weights = [np.ones_like(e.confidence) if e.weights is None else e.weights for e in seed_events]
         all_events = Events(
-            torch.cat([events.confidence for events in seed_events]),
-            torch.cat([events.outcome for events in seed_events]),
+            np.concatenate([events.confidence for events in seed_events]),
+            np.concatenate([events.outcome for events in seed_events]),
             # without weights, if no seed has any
-            None if all(events.weights is None for events in seed_events) else torch.cat(weights),
+            None if all(events.weights is None for events in seed_events) else np.concatenate(weights),
         )
         bins_by_seed = [events.equal_width(FIGURE_BINS) for events in seed_events]
         # per seed, as networks with opposite errors would hide each other's if their examples were pooled
-        ece_by_seed = [float((bins.weight * bins.gap.abs()).sum()) for bins in bins_by_seed]
+        ece_by_seed = [float((bins.weight * abs(bins.gap)).sum()) for bins in bins_by_seed]
         floor = mean(float(metrics.noise_floor(events, bins=FIGURE_BINS)) for events in seed_events)
         stage = f"after {calibrator}" if calibrator else "before"
         title = f"{names.loss}{study.setup_suffix(names.setup)}, {stage}"
@@ -345,4 +345,4 @@ def diagrams_over_seeds(study: Study, measurements: Iterable[RunMeasurement]) ->
 def _copy_events(events: Events) -> Events:
     """Copy events without their cached statistics, whose large arrays can then be freed."""
     merged = events.merged  # one row per example
-    return replace(merged, confidence=merged.confidence.clone(), outcome=merged.outcome.clone())
+    return replace(merged, confidence=merged.confidence.copy(), outcome=merged.outcome.copy())

@@ -27,6 +27,7 @@ from calibrant._core.grouping import group_pairs
 from calibrant._core.kernels.digests import json_digest
 from calibrant._core.lazy import polars
 from calibrant._core.registry import Method
+from calibrant._core.tensors import logit_tensor
 from calibrant._core.types import InputError
 from calibrant._core.version import __version__
 from calibrant.lab.study.grids import (
@@ -346,7 +347,7 @@ class Store:
         """
         name = self.name(run)
         files = {
-            f"{split}.safetensors": save({"logits": p.logits.contiguous(), "labels": p.labels})
+            f"{split}.safetensors": save({"logits": logit_tensor(p).contiguous(), "labels": torch.from_numpy(p.labels)})
             for split, p in splits.items()
         }
         if network and all(isinstance(value, torch.Tensor) for value in network.values()):

@@ -67,7 +67,7 @@ def scores(context: EpochContext, *, split: SplitName = "val") -> EpochColumns:
                 "nll": float(metrics.nll(subset)),
                 "entropy": float(metrics.entropy(subset)),
                 "confidence": float(subset.outcomes.confidence.mean()),
-                "label_probability": float(subset.log_likelihood.exp().mean()),
+                "label_probability": float(np.exp(subset.log_likelihood).mean()),
             }
         row |= {f"{split}_{name}_{subset_name}": value for name, value in means.items()}
     return row
@@ -181,7 +181,7 @@ def learned(context: EpochContext, *, groups: Count = 5, count: Count = 50) -> E
     learned_edges; and learned_spans, the start of each span, which may be between two epochs.
     """
     p = context.predictions("train")
-    is_correct = (p.logits.argmax(-1) == p.labels).numpy()
+    is_correct = p.predicted == p.labels
     row: EpochColumns = {"learned_bits": base64.b64encode(np.packbits(is_correct).tobytes()).decode()}
     if not context.is_last:
         return row
@@ -189,7 +189,7 @@ def learned(context: EpochContext, *, groups: Count = 5, count: Count = 50) -> E
     epochs = learned_epochs(bits, len(is_correct))  # one more than the last epoch if never learned
     *starts, end = np.linspace(1, context.epoch.number + 1, groups + 1).tolist()
     group = np.digitize(epochs, [*starts, end]) - 1  # 0 .. groups - 1, or `groups` for examples never learned
-    max_logits = p.logits.amax(-1).numpy()
+    max_logits = p.logits.max(-1)
     edges = np.histogram_bin_edges(max_logits, count)
     counts = [np.histogram(max_logits[group == i], edges)[0].tolist() for i in range(groups + 1)]
     return row | {"learned_counts": counts, "learned_edges": edges.tolist(), "learned_spans": starts}

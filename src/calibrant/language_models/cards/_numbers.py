@@ -7,21 +7,23 @@ without a grade. Of several models: their ranks on the questions that they share
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
 
 from calibrant._core.grouping import group_pairs
 from calibrant._core.kernels.bins import allow_rounding
+from calibrant._core.lazy import LazyModule
 from calibrant._core.numbers import format_percent, format_percent_range
 from calibrant._core.types import InputError
 from calibrant.decisions import net_benefit
 from calibrant.language_models import Answers, EvaluationLog
-from calibrant.language_models.fusion import Fusion, FusionPrior
 from calibrant.metrics import Interval, share_interval, signed_gap
 from calibrant.metrics.curves import risk_coverage
 from calibrant.planning.few_labels import MIN_LABELS, accuracy_interval, gap_interval, rows_to_label
 from calibrant.predictions import Predictions
+
+fusion: Any = LazyModule("calibrant.language_models.fusion")  # which needs torch
 
 COVERAGES = (0.25, 0.5, 0.75, 0.9, 1.0)
 TARGETS = (0.5, 0.75, 0.9)  # confidences at which an answer and "I do not know" are worth the same
@@ -81,15 +83,15 @@ def stated_predictions(p: Predictions) -> Predictions:
     """
     events = p.events.merged  # one row per answer, with its confidence and score
     n = len(events)
-    question = torch.arange(n) if events.clusters is None else events.clusters
-    num_answers = torch.bincount(question)[question]  # (n), to the question of each answer
+    question = np.arange(n) if events.clusters is None else events.clusters
+    num_answers = np.bincount(question)[question]  # (n), to the question of each answer
     if n > 1 and num_answers[0] == n:
         raise InputError(
             f"Expected answers to at least two questions, got {n:,} to one. Try a file in which the field id "
             "names each question.",
             code="one_question",
         )
-    weights = 1 / num_answers.double()
+    weights = 1 / num_answers
     return Predictions.from_confidence(events.confidence, events.outcome, weights, clusters=question)
 
 
@@ -99,9 +101,7 @@ def answer_share(hits: np.ndarray, answers: Answers, level: float) -> Interval:
     Every question has the same weight and is a cluster, however many answers it has.
     """
     _, question = np.unique(answers.question, return_inverse=True)  # numbered from 0 without gaps
-    arrays = hits.astype(np.float64), answers.question_weights, question
-    outcomes, weights, clusters = map(torch.from_numpy, arrays)
-    return share_interval(outcomes, weights, level, clusters)
+    return share_interval(hits.astype(np.float64), answers.question_weights, level, question)
 
 
 def coverage_rows(p: Predictions, level: float) -> tuple[CoverageRow, ...]:
@@ -113,9 +113,9 @@ def coverage_rows(p: Predictions, level: float) -> tuple[CoverageRow, ...]:
     curve = risk_coverage(p, level=level)
     assert curve.low is not None  # given a level, the curve has both bounds
     assert curve.high is not None
-    thresholds = p.events.by_score.value.flip(0)  # distinct confidences, the highest first, as in the curve
-    points = torch.searchsorted(curve.x, allow_rounding(curve.x.new_tensor(COVERAGES)))  # first with enough coverage
-    points = points.clamp_max(len(curve.x) - 1).unique()  # rounding may leave the last share short of 1
+    thresholds = np.flip(p.events.by_score.value)  # distinct confidences, the highest first, as in the curve
+    points = np.searchsorted(curve.x, allow_rounding(np.array(COVERAGES)))  # first with enough coverage
+    points = np.unique(np.minimum(points, len(curve.x) - 1))  # rounding may leave the last share short of 1
     low, high = 1 - curve.high, 1 - curve.low  # the accuracy is one minus the risk
     columns = [values[points].tolist() for values in (curve.x, thresholds, 1 - curve.y, low, high)]
     return tuple(CoverageRow(*row) for row in zip(*columns, strict=True))
@@ -136,9 +136,9 @@ def policy_rows(p: Predictions, level: float) -> tuple[PolicyRow, ...]:
     return tuple(rows)
 
 
-def _weighted_mean(p: Predictions, values: torch.Tensor) -> float:
+def _weighted_mean(p: Predictions, values: np.ndarray) -> float:
     """Return the mean of a value per row, weighted as the predictions are."""
-    w = p.weights if p.weights is not None else torch.ones(len(p), dtype=torch.float64)
+    w = p.weights if p.weights is not None else np.ones(len(p))
     return float((w * values).sum() / w.sum())
 
 
@@ -152,22 +152,22 @@ def subject_rows(p: Predictions, source: Predictions, level: float) -> tuple[Sub
     """
     if source.groups is None or source.group_names is None:
         return ()
-    counts = torch.bincount(source.groups)
-    subjects = [i for i in counts.argsort(descending=True, stable=True).tolist() if counts[i]][:MAX_SUBJECTS]
+    counts = np.bincount(source.groups)
+    subjects = [i for i in (-counts).argsort(kind="stable").tolist() if counts[i]][:MAX_SUBJECTS]
     rows: list[SubjectRow] = []
     for i in subjects:
         part = p[source.groups == i]
         assert part.clusters is not None  # `stated_predictions` has set them: the questions
         gap = signed_gap.interval(part, level=level ** (1 / len(subjects)))  # all hold together (Sidak 1967)
         confidence = _weighted_mean(part, part.events.confidence)  # the gap is this minus the accuracy
-        name, num_questions = source.group_names[i], len(part.clusters.unique())
+        name, num_questions = source.group_names[i], len(np.unique(part.clusters))
         rows.append(SubjectRow(name, num_questions, accuracy=confidence - gap.value, confidence=confidence, gap=gap))
     return tuple(sorted(rows, key=lambda row: (-abs(row.gap.value), row.name)))
 
 
 def subjects_note(source: Predictions) -> tuple[str, ...]:
     """Return a sentence on the subjects that `subject_rows` leaves out, if there are any."""
-    num_subjects = 0 if source.groups is None else len(source.groups.unique())
+    num_subjects = 0 if source.groups is None else len(np.unique(source.groups))
     if num_subjects <= MAX_SUBJECTS:
         return ()
     return (f"The {MAX_SUBJECTS} subjects with the most answers, of {num_subjects:,}, are listed.",)
@@ -321,7 +321,7 @@ def ungraded_answers(logs: Mapping[str, EvaluationLog], level: float) -> tuple[U
     if not incomplete:
         return ()
     complete = [a for name, a in by_model.items() if name not in incomplete and len(a) and a.is_binary]
-    prior = FusionPrior.from_fits(list(map(_fit, complete))) if len(complete) >= MIN_PRIOR_MODELS else None
+    prior = fusion.FusionPrior.from_fits(list(map(_fit, complete))) if len(complete) >= MIN_PRIOR_MODELS else None
     prior_models = 0 if prior is None else len(complete)
     return tuple(_estimate(name, answers, prior, prior_models, level) for name, answers in incomplete.items())
 
@@ -336,9 +336,11 @@ def _first_answers(answers: Answers) -> Answers:
     return answers[rows[first]]
 
 
-def _fit(answers: Answers) -> Fusion:
+def _fit(answers: Answers) -> Any:
     """Fit the probability of being right to the confidences of one completely graded model."""
-    return Fusion.fit({_SIGNAL: answers.confidence}, answers.correct, groups=_subjects(answers), scale="probability")
+    return fusion.Fusion.fit(
+        {_SIGNAL: answers.confidence}, answers.correct, groups=_subjects(answers), scale="probability"
+    )
 
 
 def _subjects(answers: Answers) -> list[str] | None:
@@ -346,9 +348,7 @@ def _subjects(answers: Answers) -> list[str] | None:
     return None if None in answers.subject else [str(name) for name in answers.subject]
 
 
-def _estimate(
-    name: str, answers: Answers, prior: FusionPrior | None, prior_models: int, level: float
-) -> UngradedAnswers:
+def _estimate(name: str, answers: Answers, prior: Any, prior_models: int, level: float) -> UngradedAnswers:
     """Estimate accuracy and gap from the grades and each answer's probability of being right, and plan the grading.
 
     Args:
@@ -360,8 +360,8 @@ def _estimate(
     """
     probability = answers.confidence
     if prior is not None:
-        fusion = Fusion.fit({_SIGNAL: np.empty(0)}, np.empty(0), prior=prior)  # the prior alone, without labels
-        probability = fusion.apply({_SIGNAL: answers.confidence}, _subjects(answers)).numpy()
+        fitted = fusion.Fusion.fit({_SIGNAL: np.empty(0)}, np.empty(0), prior=prior)  # the prior alone, without labels
+        probability = fitted.apply({_SIGNAL: answers.confidence}, _subjects(answers)).numpy()
     rows = np.flatnonzero(answers.is_graded)
     accuracy = accuracy_interval(probability, rows, answers.correct[rows], level=level)
     return UngradedAnswers(

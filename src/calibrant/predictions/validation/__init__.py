@@ -3,14 +3,21 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from calibrant._core.arrays import like
 from calibrant._core.kernels.threads import thread_limit
 from calibrant._core.text import shorten_list
-from calibrant._core.types import InputError
+from calibrant._core.types import Array, InputError
 from calibrant.predictions.events import EventSelector
-from calibrant.predictions.validation.arrays import check_rows, copy_if_aliased, flatten_positions, to_tensor
+from calibrant.predictions.validation.arrays import (
+    check_rows,
+    copy_if_aliased,
+    flatten_positions,
+    num_elements,
+    to_array,
+    to_column,
+)
 from calibrant.predictions.validation.labels import to_class_indices
 from calibrant.predictions.validation.names import factorize, to_unique_names
 from calibrant.predictions.validation.weights import FRACTIONS_NOTE, IMPORTANCE, resolve_weights_are
@@ -20,20 +27,20 @@ from calibrant.predictions.validation.weights import FRACTIONS_NOTE, IMPORTANCE,
 class Fields:
     """The validated fields of `Predictions`."""
 
-    logits: Tensor  # (n k) float
-    labels: Tensor  # (n) int64
-    weights: Tensor | None  # (n) float64, non-negative
+    logits: Array  # (n k) float: an array of numpy, or a tensor on the device where it was given
+    labels: np.ndarray  # (n) int64
+    weights: np.ndarray | None  # (n) float64, non-negative
     weights_are: str | None  # "counts" or "importance", None without weights
-    clusters: Tensor | None  # (n) int64
-    groups: Tensor | None  # (n) int64, indices of `group_names`
+    clusters: np.ndarray | None  # (n) int64
+    groups: np.ndarray | None  # (n) int64, indices of `group_names`
     of: EventSelector  # the event to evaluate
     class_names: tuple[str, ...] | None
     group_names: tuple[str, ...] | None
     notes: tuple[str, ...]  # remarks on the input, such as rounding or the roles of a table's columns
     # (n) int64, indices of `row_group_names`: with several labels, `groups` are the labels, and these groups of samples
-    row_groups: Tensor | None = None
+    row_groups: np.ndarray | None = None
     row_group_names: tuple[str, ...] | None = None
-    examples: Tensor | None = None  # (n) int64, index of the example that each row is a part of, if labels are soft
+    examples: np.ndarray | None = None  # (n) int64, index of the example that each row is a part of, if labels are soft
 
 
 def validate_inputs(
@@ -58,25 +65,25 @@ def validate_inputs(
     Raises:
         InputError: As `Predictions` does.
     """
-    z = to_tensor(logits, "logits")
-    with thread_limit(z.numel(), in_chunks=True):
+    z = to_array(logits, "logits")
+    with thread_limit(num_elements(z), in_chunks=True):
         names = None if class_names is None else to_unique_names(class_names, "class_names")
         # For logits of one dimension, which `flatten_positions` refuses below, the number of classes is 0
         y, names, label_notes = to_class_indices(labels, names, z.shape[1] if z.ndim > 1 else 0, ignore_index)
-        columns: dict[str, Tensor | None] = {
-            "weights": None if weights is None else to_tensor(weights, "weights").double(),
+        columns: dict[str, np.ndarray | None] = {
+            "weights": None if weights is None else to_column(weights, "weights").astype(float),
             "clusters": None if clusters is None else factorize(clusters, "clusters")[0],
         }
         columns["groups"], group_names = (None, None) if groups is None else factorize(groups, "groups")
         z, y, columns = flatten_positions(z, y, columns)
         if ignore_index is not None:
             used = y != ignore_index
-            z, y = z[used], y[used]
+            z, y = z[like(used, z)], y[used]
             columns = {name: None if column is None else column[used] for name, column in columns.items()}
         check_rows(z, y, columns["weights"])
         reading = resolve_weights_are(weights_are, columns["weights"], columns["clusters"])
         if reading == IMPORTANCE and columns["clusters"] is None:  # each row is a unit of its own
-            columns["clusters"] = torch.arange(len(y), device=y.device)
+            columns["clusters"] = np.arange(len(y))
             notes = notes if weights_are else (*notes, FRACTIONS_NOTE)
         k = z.shape[1]
         if names is not None and len(names) != k:

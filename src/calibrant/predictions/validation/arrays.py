@@ -5,15 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from calibrant._core.arrays import is_on_cpu, is_torch_array, namespace, to_numpy
+from calibrant._core.lazy import import_optional
 from calibrant._core.text import to_one_line
 from calibrant._core.types import InputError
 from calibrant.predictions.validation.scores import RowScoreEvidence, num_nan_rows
 
-FLOAT_DTYPES = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
-UNSIGNED_DTYPES = {torch.uint16, torch.uint32, torch.uint64}  # which torch does not compare
+FLOAT_DTYPES = ("float64", "float32", "float16", "bfloat16")
 DLPACK_CPU = 1  # the type of a device in the DLPack standard
 MAX_TOTAL_WEIGHT = 2.0**53  # the largest count that float64 holds exactly
 MIN_TOTAL_WEIGHT = 1 + 1e-3  # of several rows; below it, weights were normalized to a sum of 1
@@ -27,37 +26,49 @@ def num_elements(array: Any) -> int:
         return 0
 
 
-def to_tensor(value: Any, name: str) -> Tensor:
-    """Convert an array-like to a detached tensor with at least one dimension. Errors call it `name`.
+def to_array(value: Any, name: str) -> Any:
+    """Convert an array-like to an array with at least one dimension. Errors call it `name`.
 
-    The result may share memory with a tensor. Other array-likes are copied; those that numpy cannot read, such as
-    arrays of a GPU, are exchanged by DLPack and stay on their device.
+    Tensors of a GPU stay there, without their gradient. Arrays that lie in memory become arrays of numpy, which may
+    share memory with them, and bfloat16 becomes float32; those that numpy cannot read are exchanged by DLPack.
     """
-    if not isinstance(value, Tensor) and _needs_dlpack(value):
-        value = torch.from_dlpack(value).clone()
-    if isinstance(value, Tensor):
-        is_dense = value.layout == torch.strided and not (value.is_nested or value.is_meta or value.is_quantized)
-        is_unsupported = (value.is_floating_point() and value.dtype not in FLOAT_DTYPES) or value.is_complex()
-        if not is_dense or is_unsupported:
-            layout = "meta" if value.is_meta else value.layout
-            kind = str(value.dtype if is_dense else layout).removeprefix("torch.")
-            raise InputError(
-                f"Expected {name} as a dense tensor of numbers, got {kind}. Try converting it first.",
-                code="tensor_kind",
-            )
-        value = value.long() if value.dtype in UNSIGNED_DTYPES else value
-        return value.detach() if value.ndim else value.detach().reshape(1)
+    if not is_torch_array(value) and _needs_dlpack(value):
+        value = import_optional("torch", "torch", "An array of this kind").from_dlpack(value).clone()
+    if is_torch_array(value):
+        return _read_tensor(value, name)
     try:
         array = np.asarray(value)
         array = _convert_objects(array, name) if array.dtype == object else array
-        # A contiguous copy: torch refuses negative strides, and warns of arrays that are read-only
-        converted = torch.from_numpy(np.array(array, order="C", ndmin=1))
+        if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+            raise TypeError(f"can't convert np.ndarray of type {array.dtype}")
+        return np.array(array, order="C", ndmin=1, dtype=array.dtype.newbyteorder("="))
     except InputError:
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         kind = "strings" if is_text(value) else f"{type(value).__name__} ({to_one_line(error)})"
         raise InputError(f"Expected {name} as an array of numbers, got {kind}.", code="not_numbers") from None
-    return to_tensor(converted, name)
+
+
+def to_column(value: Any, name: str) -> np.ndarray:
+    """Convert an array-like to an array of numpy with at least one dimension. Errors call it `name`."""
+    return to_numpy(to_array(value, name))
+
+
+def _read_tensor(tensor: Any, name: str) -> Any:
+    """Return a tensor as an array if it lies in memory, else without its gradient. Raise `InputError` unless dense."""
+    is_dense = not (tensor.is_sparse or tensor.is_nested or tensor.is_meta or tensor.is_quantized)
+    is_dense = is_dense and str(tensor.layout) == "torch.strided"
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    is_unsupported = (tensor.is_floating_point() and dtype not in FLOAT_DTYPES) or tensor.is_complex()
+    if not is_dense or is_unsupported:
+        layout = "meta" if tensor.is_meta else str(tensor.layout).removeprefix("torch.")
+        raise InputError(
+            f"Expected {name} as a dense tensor of numbers, got {dtype if is_dense else layout}. Try converting it "
+            "first.",
+            code="tensor_kind",
+        )
+    array = to_numpy(tensor) if is_on_cpu(tensor) else tensor.detach()
+    return array if array.ndim else array.reshape(1)
 
 
 def _needs_dlpack(value: Any) -> bool:
@@ -88,20 +99,21 @@ def _convert_objects(array: np.ndarray, name: str) -> np.ndarray:
     return numbers
 
 
-def to_int(labels: Tensor) -> Tensor:
+def to_int(labels: np.ndarray) -> np.ndarray:
     """Convert labels to int64. Raise `InputError` for fractions and NaN."""
-    if labels.is_floating_point() and not bool((labels == labels.round()).all()):
-        missing = int(labels.isnan().sum())
-        actual = f"{str(labels.dtype).removeprefix('torch.')} with fractions"
+    if labels.dtype.kind == "f" and not (labels == np.round(labels)).all():
+        missing = int(np.isnan(labels).sum())
+        actual = f"{labels.dtype} with fractions"
         if missing:
-            actual = f"{missing:,} of {labels.numel():,} missing. Try dropping these rows"
+            actual = f"{missing:,} of {labels.size:,} missing. Try dropping these rows"
         raise InputError(f"Expected labels as whole numbers (class indices), got {actual}.", code="label_fractions")
-    return labels.long()
+    with np.errstate(invalid="ignore"):  # infinity becomes a label out of range
+        return labels.astype(np.int64)
 
 
 def is_text(values: Any) -> bool:
     """Return whether an array-like holds strings. An empty array of objects does not."""
-    if isinstance(values, Tensor):
+    if is_torch_array(values):
         return False
     try:
         array = np.asarray(values)
@@ -112,17 +124,19 @@ def is_text(values: Any) -> bool:
     return array.dtype.kind in "US"
 
 
-def copy_if_aliased(x: Tensor, original: Any) -> Tensor:
-    """Copy a tensor that shares memory with the caller's. Return any other tensor unchanged."""
-    if not isinstance(original, Tensor):  # other originals were copied by `to_tensor`
+def copy_if_aliased(x: Any, original: Any) -> Any:
+    """Copy an array that may share memory with the caller's. Return any other array unchanged."""
+    if not is_torch_array(original):  # other originals were copied by `to_array`
         return x
-    is_aliased = x.untyped_storage().data_ptr() == original.untyped_storage().data_ptr()
-    return x.clone() if is_aliased else x
+    if is_torch_array(x):
+        is_aliased = x.untyped_storage().data_ptr() == original.untyped_storage().data_ptr()
+        return x.clone() if is_aliased else x
+    return x.copy() if is_on_cpu(original) and np.may_share_memory(x, to_numpy(original)) else x
 
 
 def flatten_positions(
-    logits: Tensor, labels: Tensor, columns: Mapping[str, Tensor | None]
-) -> tuple[Tensor, Tensor, dict[str, Tensor | None]]:
+    logits: Any, labels: np.ndarray, columns: Mapping[str, np.ndarray | None]
+) -> tuple[Any, np.ndarray, dict[str, np.ndarray | None]]:
     """Reshape logits (n, k, d1, ...) and labels (n, d1, ...) to one row per label.
 
     The axes d1, ... are positions in an image or text, as in segmentation.
@@ -159,14 +173,15 @@ def flatten_positions(
     flat = {name: _broadcast_to_positions(name, column, label_shape) for name, column in columns.items()}
     if logits.ndim > 2:
         if flat["clusters"] is None:
-            images = torch.arange(len(logits), device=logits.device)
-            flat["clusters"] = _broadcast_to_positions("clusters", images, label_shape)
-        logits, labels = logits.movedim(1, -1).flatten(0, -2), labels.flatten()  # classes last, then one row per label
+            flat["clusters"] = _broadcast_to_positions("clusters", np.arange(len(logits)), label_shape)
+        xp = namespace(logits)
+        logits = xp.moveaxis(logits, 1, -1).reshape(-1, logits.shape[1])  # classes last, then one row per label
+        labels = labels.flatten()
         flat = {name: None if column is None else column.flatten() for name, column in flat.items()}
     return logits, labels, flat
 
 
-def _broadcast_to_positions(name: str, values: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+def _broadcast_to_positions(name: str, values: np.ndarray | None, shape: tuple[int, ...]) -> np.ndarray | None:
     """Return one value per label, or None for None. A value per image is repeated at every position.
 
     Raises `InputError`, with the `name` of the values, if they have another shape.
@@ -176,11 +191,11 @@ def _broadcast_to_positions(name: str, values: Tensor | None, shape: tuple[int, 
     if tuple(values.shape) == (*shape, 1):
         return values[..., 0]
     if len(shape) > 1 and tuple(values.shape) == shape[:1]:
-        return values.view(-1, *[1] * (len(shape) - 1)).expand(shape)  # from (n, 1, 1, ...)
+        return np.broadcast_to(values.reshape(-1, *[1] * (len(shape) - 1)), shape)  # from (n, 1, 1, ...)
     raise InputError(f"Expected {name} with one value per label {shape}, got {tuple(values.shape)}.", code="shape")
 
 
-def check_rows(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+def check_rows(logits: Any, labels: np.ndarray, weights: np.ndarray | None) -> None:
     """Raise `InputError` unless logits (n, k), labels (n) and weights (n) have valid values.
 
     Logits must be finite numbers or -inf, and not evidently probabilities; labels class indices; weights counts.
@@ -193,11 +208,12 @@ def check_rows(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
             f"Expected at least 2 classes, got 1. {_single_score_hint(logits)}",
             code="one_class",
         )
-    if not logits.is_floating_point():
+    xp = namespace(logits)
+    if not xp.isdtype(logits.dtype, "real floating"):
         raise InputError(
             f"Expected floating point logits, got {logits.dtype}. Try swapping logits and labels.", code="not_floating"
         )
-    lowest, highest = (int(label) for label in labels.aminmax())
+    lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0 or highest >= k:
         raise _label_range_error(lowest, highest, k)
     check_logits(logits)
@@ -205,7 +221,7 @@ def check_rows(logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         _check_weights(weights)
 
 
-def _single_score_hint(scores: Tensor) -> str:
+def _single_score_hint(scores: Any) -> str:
     """Return the way to enter one score per label: as probabilities if all lie in [0, 1]."""
     if bool(((scores >= 0) & (scores <= 1)).all()):
         return "Try Predictions.from_probs for probabilities of class 1, Predictions.from_binary_logits for logits."
@@ -227,38 +243,42 @@ def _label_range_error(low: int, high: int, k: int) -> InputError:
     return InputError(f"{text} Try adding the columns of missing classes to the logits.", code="label_range")
 
 
-def check_logits(logits: Tensor) -> None:
+def check_logits(logits: Any) -> None:
     """Raise `InputError` for logits (n, k) that `check_finite` refuses, or that are evidently probabilities."""
     check_finite(logits)
     RowScoreEvidence().add(logits).check()
 
 
-def check_finite(logits: Tensor) -> None:
+def check_finite(logits: Any) -> None:
     """Raise `InputError` for NaN, +inf, and rows without any probability.
 
     The sum of all logits is finite unless there is one of these or a -inf: one cheap pass settles most inputs.
     """
     # In half precision the sum of finite logits may overflow
-    if bool(logits.sum(dtype=torch.float64 if logits.dtype == torch.float64 else torch.float32).isfinite()):
+    xp = namespace(logits)
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = xp.sum(logits, dtype=xp.float64 if logits.dtype == xp.float64 else xp.float32)
+    if bool(xp.isfinite(total)):
         return
     if num_rows := num_nan_rows(logits):
         raise InputError(
             f"Expected logits without NaN, got NaN in {num_rows} of {len(logits)} rows. Try dropping these rows.",
             code="nan",
         )
-    if num_rows := int(logits.isposinf().any(1).sum()):
+    if num_rows := int(xp.sum(xp.any(logits == xp.inf, axis=1))):
         raise InputError(
             f"Expected logits below infinity, got +inf in {num_rows} of {len(logits)} rows. Try large finite numbers; "
             "-inf means probability 0.",
             code="infinite",
         )
-    if bool(logits.isneginf().all(1).any()):
+    if bool(xp.any(xp.all(logits == -xp.inf, axis=1))):
         raise InputError("Expected a possible class in every row, got a row of -inf only.", code="impossible_row")
 
 
-def _check_weights(weights: Tensor) -> None:
+def _check_weights(weights: np.ndarray) -> None:
     """Raise `InputError` for weights that are negative, that sum to 0 or too much, or that are normalized."""
-    total = float(weights.sum())
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(weights.sum())
     if not bool((weights >= 0).all()) or not 0 < total <= MAX_TOTAL_WEIGHT:
         raise InputError(
             f"Expected weights that are non-negative, finite and sum to more than 0 and at most {MAX_TOTAL_WEIGHT:.0e},"

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from calibrant._core.arrays import to_numpy
 from calibrant._core.text import parse_number, shorten_list
 from calibrant._core.types import InputError
 from calibrant.predictions.validation.arrays import is_text
@@ -53,10 +52,7 @@ def split_columns(values: Any, names: Sequence[str] | None = None) -> dict[str, 
 
 def _to_array(values: Any) -> np.ndarray:
     """Return values as an array. numpy converts no tensors of other devices, with a gradient, or in bfloat16."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        values = values.float() if values.dtype == torch.bfloat16 else values
-    return np.asarray(values)
+    return to_numpy(values)
 
 
 # Classes in names
@@ -230,4 +226,4 @@ def _spell_labels(labels: Any, names: tuple[str, ...]) -> tuple[Any, bool]:
         return array.astype(str), True
     if array.dtype.kind not in "iuf" or None in map(parse_number, names):
         return labels, False
-    return to_texts(torch.as_tensor(array)), True
+    return to_texts(array), True

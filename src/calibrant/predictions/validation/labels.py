@@ -5,12 +5,11 @@ from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from calibrant._core.arrays import is_torch_array
 from calibrant._core.text import parse_number, shorten_list
 from calibrant._core.types import InputError
-from calibrant.predictions.validation.arrays import is_text, to_int, to_tensor
+from calibrant.predictions.validation.arrays import is_text, to_column, to_int
 from calibrant.predictions.validation.names import is_same_name, match_names, to_unique_names
 from calibrant.predictions.validation.words import opposite_of_no
 
@@ -19,7 +18,11 @@ POSITIVE_WORDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("positive", "pos", "true", "yes"), ()),
     **{"1": ("0", "-1"), "+1": ("0", "-1"), "1.0": ("0.0", "-1.0"), "y": ("n",), "t": ("f",), "+": ("-",)},
 }
-LabelIndices = tuple[Tensor, tuple[str, ...] | None, tuple[str, ...]]  # class indices, class names, notes
+LabelIndices = tuple[np.ndarray, tuple[str, ...] | None, tuple[str, ...]]  # class indices, class names, notes
+
+
+class Positions(np.ndarray):
+    """Labels that are class indices, even if the names of the classes are numbers."""
 
 
 def to_class_indices(
@@ -29,7 +32,8 @@ def to_class_indices(
 
     Strings are class names. Without `names`, strings that all spell numbers are read as numbers, and others belong to
     the columns in alphabetical order. Numbers are class indices. Only if all `names` are numbers, such as "3" and "7",
-    may they be class names instead; numbers in a tensor that may be either are class indices.
+    may they be class names instead; numbers in a tensor or in `Positions` that may be either are class
+    indices.
 
     Args:
         labels: Strings or numbers.
@@ -40,20 +44,20 @@ def to_class_indices(
     Raises:
         InputError: For dates, for an unknown or ambiguous label, and if there are not k names.
     """
-    if isinstance(labels, Tensor) or not is_text(labels):
+    if is_torch_array(labels) or not is_text(labels):
         _refuse_dates(labels)
-        values, is_tensor = to_tensor(labels, "labels"), isinstance(labels, Tensor)
-        return _numeric_indices(values, names, k, ignore_index, prefer_positions=is_tensor)
+        are_positions = is_torch_array(labels) or isinstance(labels, Positions)
+        return _numeric_indices(to_column(labels, "labels"), names, k, ignore_index, prefer_positions=are_positions)
     array = np.asarray(labels)
     try:
         levels, inverse = np.unique(array.astype(str), return_inverse=True)
     except UnicodeDecodeError:
         raise InputError("Expected labels as ASCII bytes or texts, got other bytes.", code="not_text") from None
-    index = torch.from_numpy(inverse.reshape(array.shape))
+    index = inverse.reshape(array.shape)
     label_names = tuple(map(str, levels.tolist()))
     numbers = [parse_number(name) for name in label_names]
     if names is None and label_names and None not in numbers:  # such as "0" and "1"
-        values = torch.tensor(numbers, dtype=torch.float64)[index]
+        values = np.array(numbers, dtype=float)[index]
         return _numeric_indices(values, None, k, ignore_index, prefer_positions=False)
     notes: tuple[str, ...] = ()
     if names is None:
@@ -67,7 +71,7 @@ def to_class_indices(
         columns = shorten_list([f"{name} is column {i}" for i, name in enumerate(names)]).replace("'", "")
         notes = (f"label names were matched to the columns in alphabetical order: {columns}",)
     index_of = {name: i for i, name in enumerate(names)}
-    class_index = torch.tensor([index_of[name] for name in match_names(label_names, names)])
+    class_index = np.array([index_of[name] for name in match_names(label_names, names)], dtype=np.int64)
     return class_index[index], names, notes
 
 
@@ -81,7 +85,7 @@ def _refuse_dates(labels: Any) -> None:
 
 
 def _numeric_indices(
-    labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None, *, prefer_positions: bool
+    labels: np.ndarray, names: tuple[str, ...] | None, k: int, ignore_index: int | None, *, prefer_positions: bool
 ) -> LabelIndices:
     """Return numeric labels as class indices: they are class indices already, or class names that are numbers.
 
@@ -97,10 +101,10 @@ def _numeric_indices(
     """
     numbers = [parse_number(name) for name in names or ()]
     # Without names that are all numbers, and with names that equal the positions, labels can only be positions
-    if not numbers or None in numbers or numbers == list(range(k)) or not labels.numel():
+    if not numbers or None in numbers or numbers == list(range(k)) or not labels.size:
         return _signs_to_classes(to_int(labels), names, k, ignore_index)
     used_labels = labels if ignore_index is None else labels[labels != ignore_index]
-    levels = used_labels.unique().tolist()
+    levels = np.unique(used_labels).tolist()
     are_positions = all(0 <= level < k and level == int(level) for level in levels)
     if not set(levels) <= set(numbers) or (are_positions and prefer_positions):
         return to_int(labels), names, ()
@@ -113,20 +117,22 @@ def _numeric_indices(
         )
     index_of = {number: i for i, number in enumerate(numbers)}
     flat = [index_of.get(value, value) for value in labels.flatten().tolist()]  # `ignore_index` stays
-    return to_int(torch.tensor(flat, device=labels.device).reshape(labels.shape)), names, ()
+    return to_int(np.array(flat).reshape(labels.shape)), names, ()
 
 
-def _signs_to_classes(labels: Tensor, names: tuple[str, ...] | None, k: int, ignore_index: int | None) -> LabelIndices:
+def _signs_to_classes(
+    labels: np.ndarray, names: tuple[str, ...] | None, k: int, ignore_index: int | None
+) -> LabelIndices:
     """Convert labels -1 and +1 to class indices 0 and 1, with a note, if k is 2. Other labels are unchanged.
 
     The class `names` are returned as they are, and labels that equal `ignore_index` stay too.
     """
     used_labels = labels if ignore_index is None else labels[labels != ignore_index]
     # Only if the smallest label is -1 can the labels be signs: this test is cheap, and sorting the labels is not
-    may_be_signs = k == 2 and ignore_index not in (0, 1) and used_labels.numel() > 0 and int(used_labels.min()) == -1
-    if not may_be_signs or used_labels.unique().tolist() != [-1, 1]:
+    may_be_signs = k == 2 and ignore_index not in (0, 1) and used_labels.size > 0 and int(used_labels.min()) == -1
+    if not may_be_signs or np.unique(used_labels).tolist() != [-1, 1]:
         return labels, names, ()
-    indices = torch.where(labels.abs() == 1, (labels > 0).long(), labels)  # `ignore_index` stays
+    indices = np.where(abs(labels) == 1, labels > 0, labels)  # `ignore_index` stays
     return indices, names, ("labels -1 and +1 are read as the first and the second class",)
 
 
@@ -208,7 +214,7 @@ def binary_labels(
     return indices, class_names
 
 
-def to_texts(numbers: Tensor) -> np.ndarray:
+def to_texts(numbers: np.ndarray) -> np.ndarray:
     """Return numbers as strings, without decimals if they are whole."""
-    levels, index = numbers.unique(return_inverse=True)
-    return np.array([f"{level:.15g}" for level in levels.tolist()])[index.cpu().numpy()]
+    levels, index = np.unique(numbers, return_inverse=True)
+    return np.array([f"{level:.15g}" for level in levels.tolist()])[index.reshape(numbers.shape)]

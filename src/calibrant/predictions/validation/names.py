@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from calibrant._core.arrays import is_torch_array
 from calibrant._core.text import parse_number, shorten_list, to_one_line
 from calibrant._core.types import InputError
-from calibrant.predictions.validation.arrays import to_tensor
+from calibrant.predictions.validation.arrays import to_column
 
 
 def to_unique_names(names: Any, argument: str) -> tuple[str, ...]:
@@ -19,9 +18,9 @@ def to_unique_names(names: Any, argument: str) -> tuple[str, ...]:
     Raises:
         InputError: For duplicates, and for anything but a list of names.
     """
-    if isinstance(names, Tensor):
-        names = to_tensor(names, argument)
-    if isinstance(names, Tensor | np.ndarray):
+    if is_torch_array(names):
+        names = to_column(names, argument)
+    if isinstance(names, np.ndarray):
         names = names.tolist() if names.ndim == 1 else None
     # Texts and sets are iterable too, but letters are no names, and sets have no order
     is_list = isinstance(names, Iterable) and not isinstance(names, str | bytes | set | frozenset | Mapping)
@@ -42,21 +41,20 @@ def to_text(name: Any) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
 
 
-def factorize(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
+def factorize(values: Any, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the index of each value (a group or cluster) among the sorted distinct values, and their names.
 
     Raises:
         InputError: For NaN, complex numbers, and values that cannot be sorted.
     """
-    if isinstance(values, Tensor):
-        levels, index = to_tensor(values, name).unique(return_inverse=True)
-        if levels.is_floating_point() and bool(levels.isnan().any()):
+    if is_torch_array(values):
+        values = to_column(values, name)
+        if values.dtype.kind == "f" and np.isnan(values).any():
             raise InputError(f"Expected {name} without NaN. Try dropping such rows.", code="nan")
-        return index, tuple(map(str, levels.tolist()))
     if isinstance(values, list | tuple) and all(type(value) is str for value in values):
         names = sorted(set(values))  # numpy would pad every string to the longest
         index_of = {text: i for i, text in enumerate(names)}
-        return torch.tensor([index_of[text] for text in values], dtype=torch.int64), tuple(names)
+        return np.array([index_of[text] for text in values], dtype=np.int64), tuple(names)
     try:
         array = np.asarray(values)
         levels, index = np.unique(array, return_inverse=True)
@@ -66,11 +64,11 @@ def factorize(values: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
         ) from None
     if levels.dtype.kind == "c" or bool((levels != levels).any()):  # NaN and NaT differ from themselves
         raise InputError(f"Expected {name} as names or numbers, got NaN or complex numbers.", code="not_names")
-    index = torch.from_numpy(index.reshape(array.shape))  # versions of numpy differ in its shape
+    index = index.reshape(array.shape)  # versions of numpy differ in its shape
     return index if index.ndim else index.reshape(1), tuple(map(to_text, levels.tolist()))
 
 
-def factorize_samples(values: Any, name: str, n: int) -> tuple[Tensor, tuple[str, ...]]:
+def factorize_samples(values: Any, name: str, n: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Factorize the groups or clusters of n samples. Raise `InputError` unless there is one value per sample."""
     index, names = factorize(values, name)
     if tuple(index.shape) != (n,):
@@ -91,19 +89,19 @@ def group_positions(groups: Sequence[str], names: Sequence[str], default: int) -
 
 def group_name_per_sample(groups: Any, names: Any) -> np.ndarray:
     """Return each sample's group name, given its index in `names`. Raise `InputError` for an invalid index."""
-    name_array, index = np.array(to_unique_names(names, "group_names")), to_tensor(groups, "groups")
-    if index.is_floating_point() or index.dtype == torch.bool:
+    name_array, index = np.array(to_unique_names(names, "group_names")), to_column(groups, "groups")
+    if index.dtype.kind not in "iu":
         raise InputError(
             f"Expected groups as indices of group_names, got {index.dtype}. Try whole numbers, or names as groups "
             "without group_names.",
             code="group_index",
         )
-    low, high = (int(end) for end in index.aminmax()) if index.numel() else (0, -1)  # in range without samples
+    low, high = (int(index.min()), int(index.max())) if index.size else (0, -1)  # in range without samples
     if low < 0 or high >= len(name_array):
         raise InputError(
             f"Expected groups as indices of {len(name_array)} group_names, got {low} .. {high}.", code="group_index"
         )
-    return name_array[index.cpu().numpy()]
+    return name_array[index]
 
 
 def match_names(labels: Sequence[str], names: Sequence[str]) -> list[str]:

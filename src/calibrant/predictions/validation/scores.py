@@ -1,10 +1,11 @@
 """Tell probabilities from logits: refuse an evident mistake, and name its likely cause."""
 
 import math
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from calibrant._core.arrays import namespace
 from calibrant._core.types import InputError
 
 MIN_EVIDENT_ROWS = 2  # rows that are not one-hot before logits are taken for probabilities
@@ -31,15 +32,15 @@ class SingleScoreEvidence:
     def __init__(self) -> None:
         self.num_inside, self.any_outside = 0, False
 
-    def add(self, scores: Tensor) -> "SingleScoreEvidence":
+    def add(self, scores: Any) -> "SingleScoreEvidence":
         """Add the scores of a batch. After a score outside [0, 1], counting stops."""
         self.any_outside = self.any_outside or not bool(((scores >= 0) & (scores <= 1)).all())
         self.num_inside += 0 if self.any_outside else int(((scores > 0) & (scores < 1)).sum())
         return self
 
-    def add_pairs(self, logits: Tensor) -> "SingleScoreEvidence":
+    def add_pairs(self, logits: Any) -> "SingleScoreEvidence":
         """Add scores s that were converted to pairs of logits [0, s] (n, 2)."""
-        return self.add(logits.diff(dim=1))
+        return self.add(logits[:, 1] - logits[:, 0])
 
     def check(self, alternative: str = "Predictions.from_probs", *, min_scores: int = MIN_EVIDENT_SCORES) -> None:
         """Raise `InputError` if at least `min_scores` lie strictly between 0 and 1, and no score outside [0, 1].
@@ -65,14 +66,17 @@ class RowScoreEvidence:
     def __init__(self) -> None:
         self.possible_kinds, self.num_rows, self.num_mixed_rows = frozenset(SUM_MESSAGES), 0, 0
 
-    def add(self, logits: Tensor) -> "RowScoreEvidence":
+    def add(self, logits: Any) -> "RowScoreEvidence":
         """Add the rows of a batch (n, k)."""
         for rows in (logits[:32], logits):  # the first few rows rule out most logits
             self.possible_kinds &= _possible_kinds(rows)
             if not self.possible_kinds:
                 return self
         self.num_rows += len(logits)
-        self.num_mixed_rows += int((logits != 0).sum(1).gt(1).sum())  # not one-hot: several entries above 0
+        xp = namespace(logits)
+        self.num_mixed_rows += int(
+            xp.count_nonzero(xp.count_nonzero(logits, axis=1) > 1)
+        )  # not one-hot: several entries above 0
         return self
 
     def check(self) -> None:
@@ -86,42 +90,45 @@ class RowScoreEvidence:
             )
 
 
-def _possible_kinds(rows: Tensor) -> frozenset[str]:
+def _possible_kinds(rows: Any) -> frozenset[str]:
     """Return the kinds of probabilities, keys of `SUM_MESSAGES`, that rows (n, k) may be, judged by their sums."""
     if not bool((rows >= 0).all()):
         return frozenset()
-    rows = rows.double()
-    total = rows.sum(1)
-    max_error = float((total - 1).abs().amax()) if len(rows) else 0.0
-    max_percent_error = float((total - 100).abs().amax()) / 100 if len(rows) else 0.0  # relative, as `max_error`
+    xp = namespace(rows)
+    rows = xp.astype(rows, xp.float64)
+    total = xp.sum(rows, axis=1)
+    max_error = float(xp.max(abs(total - 1))) if len(rows) else 0.0
+    max_percent_error = float(xp.max(abs(total - 100))) / 100 if len(rows) else 0.0  # relative, as `max_error`
     holds = {
         "probs": max_error < MAX_SUM_ERROR,
         "percentages": max_percent_error < MAX_SUM_ERROR,
         # All numbers have two decimals, and classes are few: rounding of many may add up to any sum
         "rounded_probs": max_error < MAX_ROUNDED_SUM_ERROR
         and rows.shape[1] <= MAX_ROUNDED_CLASSES
-        and bool(((100 * rows - (100 * rows).round()).abs() < 1e-4).all()),
+        and bool(xp.all(abs(100 * rows - xp.round(100 * rows)) < 1e-4)),
     }
     return frozenset(kind for kind in SUM_MESSAGES if holds[kind])
 
 
-def log_probs(p: Tensor, *, normalize: bool = False) -> tuple[Tensor, tuple[str, ...]]:
+def log_probs(p: Any, *, normalize: bool = False, is_half_precision: bool = False) -> tuple[Any, tuple[str, ...]]:
     """Validate probabilities and return log p in float64, (n, k, ...), with a note if they are rounded.
 
     Args:
         p: Probabilities (n, k, ...), or of class 1 of 2, (n,) or (n, 1, ...).
         normalize: Divide rows by their sum.
+        is_half_precision: Whether p had 16 bits, so that sums may be less exact.
 
     Raises:
         InputError: For NaN, negative numbers, and rows whose sum differs from 1 by more than rounding explains.
     """
-    max_error = MAX_HALF_PRECISION_SUM_ERROR if p.dtype in (torch.float16, torch.bfloat16) else MAX_SUM_ERROR
-    p = p.double()
-    if not p.numel():
+    xp = namespace(p)
+    max_error = MAX_HALF_PRECISION_SUM_ERROR if is_half_precision else MAX_SUM_ERROR
+    p = xp.astype(p, xp.float64)
+    if not math.prod(p.shape):
         raise InputError(
             f"Expected probs (n, k), or (n,) for the probability of class 1 of 2, got {tuple(p.shape)}.", code="shape"
         )
-    if p.isnan().any():
+    if bool(xp.any(xp.isnan(p))):
         raise InputError(
             f"Expected probs without NaN, got NaN in {num_nan_rows(p)} of {len(p)} rows. Try dropping these rows.",
             code="nan",
@@ -129,46 +136,56 @@ def log_probs(p: Tensor, *, normalize: bool = False) -> tuple[Tensor, tuple[str,
     p = clip_rounding(p)
     if is_single(p):
         _check_single_probs(p)
-        p = p.unsqueeze(1) if p.ndim == 1 else p
-        return torch.cat([1 - p, p], 1).log(), ()
-    total = p.sum(1)
-    error = float((total - 1).abs().max())
-    has_negative = bool((p < 0).any())
+        p = p[:, None] if p.ndim == 1 else p
+        return _log(xp.concat([1 - p, p], axis=1)), ()
+    total = xp.sum(p, axis=1)
+    error = float(xp.max(abs(total - 1)))
+    has_negative = bool(xp.any(p < 0))
     # normalize=True is for rounded rows: it accepts the sums that rounding to two decimals can cause, and no others
     if has_negative or (normalize and error > MAX_ROUNDED_SUM_ERROR):
         raise _row_sum_error(p)
     if normalize:
-        return (p / total.unsqueeze(1)).log(), ()
+        return _log(p / total[:, None]), ()
     if error <= max_error:
-        return p.log(), ()  # the softmax of these logits divides rows by their sum
+        return _log(p), ()  # the softmax of these logits divides rows by their sum
     digits = _detect_decimals(p, error)
     if digits is None:
         raise _row_sum_error(p)
-    note = f"probabilities are rounded to {digits} decimals: rows sum to {total.min():.4g} .. {total.max():.4g}"
-    return p.log(), (f"{note}, and each row is divided by its sum",)
+    low, high = float(xp.min(total)), float(xp.max(total))
+    note = f"probabilities are rounded to {digits} decimals: rows sum to {low:.4g} .. {high:.4g}"
+    return _log(p), (f"{note}, and each row is divided by its sum",)
 
 
-def clip_rounding(p: Tensor) -> Tensor:
+def _log(p: Any) -> Any:
+    """Return the logarithms, -inf of 0."""
+    with np.errstate(divide="ignore"):
+        return namespace(p).log(p)
+
+
+def clip_rounding(p: Any) -> Any:
     """Clip probabilities to [0, 1] if all of them exceed it by rounding at most, such as 1.0000001."""
-    low, high = (float(end) for end in p.aminmax())
+    xp = namespace(p)
+    low, high = float(xp.min(p)), float(xp.max(p))
     exceeds = low < 0 or high > 1
-    return p.clamp(0, 1) if exceeds and low >= -MAX_ROUNDING_EXCESS and high <= 1 + MAX_ROUNDING_EXCESS else p
+    return xp.clip(p, 0.0, 1.0) if exceeds and low >= -MAX_ROUNDING_EXCESS and high <= 1 + MAX_ROUNDING_EXCESS else p
 
 
-def is_single(scores: Tensor) -> bool:
+def is_single(scores: Any) -> bool:
     """Whether there is one score per label instead of one per class."""
     return scores.ndim == 1 or scores.shape[1] == 1
 
 
-def num_nan_rows(x: Tensor) -> int:
+def num_nan_rows(x: Any) -> int:
     """Return the number of rows that contain NaN."""
-    return int(x.isnan().reshape(len(x), -1).any(1).sum())
+    xp = namespace(x)
+    return int(xp.count_nonzero(xp.any(xp.isnan(x).reshape(len(x), -1), axis=1)))
 
 
-def _row_sum_error(p: Tensor) -> InputError:
+def _row_sum_error(p: Any) -> InputError:
     """Return the error for rows p (n, k, ...) that are not probabilities, with a hint on the most likely cause."""
-    total = p.sum(1)
-    low, high, min_prob, max_prob = (float(x) for x in (total.min(), total.max(), p.min(), p.max()))
+    xp = namespace(p)
+    total = xp.sum(p, axis=1)
+    low, high, min_prob, max_prob = (float(f(x)) for x in (total, p) for f in (xp.min, xp.max))
     is_rounded = low >= 1 - MAX_ROUNDED_SUM_ERROR and high <= 1 + MAX_ROUNDED_SUM_ERROR
     causes = (  # the first that holds is named
         (min_prob >= 0 and max_prob > 1 and low >= 97 and high <= 103, "percent", PERCENT_HINT),
@@ -182,7 +199,7 @@ def _row_sum_error(p: Tensor) -> InputError:
     return InputError(f"Expected non-negative rows of probs with sum 1, got {sums}. {hint}", code=code)
 
 
-def _check_single_probs(p: Tensor) -> None:
+def _check_single_probs(p: Any) -> None:
     """Raise `InputError` unless single probabilities lie in [0, 1]."""
     low, high = float(p.min()), float(p.max())
     if low >= 0 and high <= 1:
@@ -193,16 +210,17 @@ def _check_single_probs(p: Tensor) -> None:
     raise InputError(f"{text} Try Predictions.from_binary_logits if they are logits.", code="not_probabilities")
 
 
-def _detect_decimals(p: Tensor, max_error: float) -> int | None:
+def _detect_decimals(p: Any, max_error: float) -> int | None:
     """Return the number of decimals, 3 to 6, to which p is rounded if that explains row sums other than 1, else None.
 
     `max_error` is the largest difference of a row's sum from 1. Rounding of k numbers explains up to k times half a
     unit of the last decimal.
     """
+    xp = namespace(p)
     for digits in range(3, 7):  # the smallest number of decimals that all entries have
         scaled = p * 10**digits
-        if bool(((scaled - scaled.round()).abs() < 1e-3).all()):
+        if bool(xp.all(abs(scaled - xp.round(scaled)) < 1e-3)):
             # Sums far below 1 are refused: if a row has many classes, rounding could change all its numbers to 0
-            explained = max_error <= 0.5 * 10**-digits * p.shape[1] + 1e-9 and bool((p.sum(1) > 0.5).all())
+            explained = max_error <= 0.5 * 10**-digits * p.shape[1] + 1e-9 and bool(xp.all(xp.sum(p, axis=1) > 0.5))
             return digits if explained and math.isfinite(max_error) else None
     return None

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Shaped, jaxtyped
-from torch import Tensor
 
+from calibrant._core.arrays import is_torch_array, to_numpy
 from calibrant._core.types import Allows, Index, InputError, Range, Size
 
 MAX_EMPTY_SIZE = 1 << 20  # largest dimension of an array without elements, which takes no room in a file
@@ -54,7 +54,7 @@ def build_state(cls: type, values: Mapping[str, Any], name: str = "") -> Any:
             is_size = type(value) is int and 0 <= value < MAX_DIMENSION
             if not _matches_hint(value, hints[key], values, allowed) or (is_size and not _has_size(value, key)):
                 array = "an array of another shape or range"
-                actual = array if isinstance(value, Tensor | np.ndarray) else type(value).__name__
+                actual = array if _is_array(value) else type(value).__name__
                 raise InputError(
                     f"Expected a valid value of {name}.{key}, got {actual}. Try saving it again.", code="field_value"
                 )
@@ -121,7 +121,7 @@ def _matches_hint(value: Any, hint: Any, values: Mapping[str, Any], allowed: tup
         return type(value) in (int, float) and _are_finite(float(value), allowed)
     if not isinstance(hint, type) or hint is Any:
         return True
-    return isinstance(value, hint) and (not isinstance(value, Tensor | np.ndarray) or _are_sound(value, allowed))
+    return isinstance(value, hint) and (not _is_array(value) or _are_sound(value, allowed))
 
 
 def _are_sound(array: Any, allowed: tuple[float, ...]) -> bool:
@@ -132,7 +132,7 @@ def _are_sound(array: Any, allowed: tuple[float, ...]) -> bool:
 
 def _are_finite(numbers: Any, allowed: tuple[float, ...]) -> bool:
     """Whether numbers are finite, or among those that are allowed."""
-    array = numbers.detach().double().cpu().numpy() if isinstance(numbers, Tensor) else np.asarray(numbers)
+    array = to_numpy(numbers)
     if array.dtype.kind not in _FLOAT_KINDS:
         return True
     unusual = array[~np.isfinite(array)]
@@ -149,6 +149,11 @@ def _matches_extra(value: Any, extra: Any, values: Mapping[str, Any]) -> bool:
         return not math.prod(value.shape) or bool(extra.lowest <= value.min() and value.max() < length)
     if not isinstance(extra, Range) or value is None:
         return True
-    if isinstance(value, Tensor | np.ndarray):
+    if _is_array(value):
         return not math.prod(value.shape) or all(float(extreme) in extra for extreme in (value.min(), value.max()))
     return value in extra
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a value is an array of numpy or a tensor."""
+    return isinstance(value, np.ndarray) or is_torch_array(value)

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from torch import Tensor
-
 from calibrant._core.text import shorten_repr
 from calibrant._core.types import InputError
 
@@ -14,7 +12,7 @@ FRACTIONS_NOTE = (
 )
 
 
-def resolve_weights_are(weights_are: Any, weights: Tensor | None, clusters: Tensor | None) -> str | None:
+def resolve_weights_are(weights_are: Any, weights: Any, clusters: Any) -> str | None:
     """Return what weights (n) are, "counts" or "importance", or None without weights.
 
     If `weights_are` is None, integers are counts, and fractions without clusters are importance: an interval from

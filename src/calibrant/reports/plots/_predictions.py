@@ -41,11 +41,11 @@ def reliability(bins: Bins | Predictions, *, ax: Axes | None = None, title: str 
         class_name = _evaluated_class(bins)
         bins = bins.events.equal_width(15)
     ax = current_axes() if ax is None else ax
-    columns = (bins.edges[:-1], bins.edges.diff(), bins.accuracy, bins.confidence, bins.weight)
-    rows = np.stack([values.cpu().numpy() for values in columns], 1)
+    columns = (bins.edges[:-1], np.diff(bins.edges), bins.accuracy, bins.confidence, bins.weight)
+    rows = np.stack(columns, 1)
     max_weight = float(bins.weight.max())
     gap_style: dict[str, Any] = {"color": GAP_COLOR, "edgecolor": GAP_COLOR, "linewidth": 0.4, "hatch": "////"}
-    for x, width, accuracy, confidence, weight in rows[bins.count.cpu().numpy() > 0]:
+    for x, width, accuracy, confidence, weight in rows[bins.count > 0]:
         opacity = 0.25 + 0.75 * np.sqrt(weight / max_weight)  # never too faint to see
         ax.bar(x, accuracy, width, align="edge", alpha=opacity, **_BAR_STYLE)
         low, gap = min(accuracy, confidence), abs(accuracy - confidence)
@@ -84,10 +84,10 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
     """
     is_rare = has_rare_scores(curve)
     if is_rare:
-        x, y = curve.x.cpu().numpy(), curve.y.cpu().numpy()
+        x, y = curve.x, curve.y
         inner = y[(y > 0) & (y < 1)]  # frequencies of 0 and 1 are drawn at the edge
         ends = _smallest_score(curve), float(min(2 * max([x.max(), *inner]), (1 + x.max()) / 2))
-        low, high = (None if v is None else v.cpu().numpy().clip(*ends) for v in (curve.low, curve.high))
+        low, high = (None if v is None else v.clip(*ends) for v in (curve.low, curve.high))
         x, y = x.clip(*ends), y.clip(*ends)
     else:
         x, y, low, high = _thin_points(curve.x, curve.y, curve.low, curve.high)
@@ -102,10 +102,10 @@ def reliability_curve(curve: Curve, *, ax: Axes, title: str = "") -> Axes:
 
 def flexible_curve(curve: FlexibleCurve, *, ax: Axes, title: str = "") -> Axes:
     """Draw a flexible calibration curve on logit axes, with its pointwise (dark) and simultaneous (light) band."""
-    x, y = (v.cpu().numpy().clip(SMALLEST_SCORE, 1 - SMALLEST_SCORE) for v in (curve.x, curve.y))
+    x, y = (v.clip(SMALLEST_SCORE, 1 - SMALLEST_SCORE) for v in (curve.x, curve.y))
     for low, high, alpha in ((curve.simultaneous_low, curve.simultaneous_high, 0.15), (curve.low, curve.high, 0.25)):
         if low is not None and high is not None:
-            lower, upper = (v.cpu().numpy().clip(SMALLEST_SCORE, 1 - SMALLEST_SCORE) for v in (low, high))
+            lower, upper = (v.clip(SMALLEST_SCORE, 1 - SMALLEST_SCORE) for v in (low, high))
             ax.fill_between(x, lower, upper, color=BAR_COLOR, alpha=alpha, linewidth=0)
     ax.plot(x, y, color=BAR_COLOR, linewidth=1.8)
     _draw_logit_square(ax, title, x, np.quantile(y, [0.1, 0.9]))  # the ends of a curve may lie far outside
@@ -146,11 +146,11 @@ def rare_histogram(curve: Curve, *, ax: Axes, bins: int = 20) -> Axes:
     """Draw the share of examples by probability on a logit axis, for a curve with rare scores."""
     assert curve.weight is not None  # reliability curves have it
     smallest = _smallest_score(curve)
-    x = curve.x.cpu().numpy().clip(smallest, 1 - smallest)
+    x = curve.x.clip(smallest, 1 - smallest)
     ax.hist(
         x,
         np.geomspace(x.min() * 0.999, x.max() * 1.001, bins + 1).tolist(),
-        weights=curve.weight.cpu().numpy(),
+        weights=curve.weight,
         **_BAR_STYLE,
     )
     ax.set(xlabel="confidence", ylabel="share of examples")
@@ -159,8 +159,8 @@ def rare_histogram(curve: Curve, *, ax: Axes, bins: int = 20) -> Axes:
 
 def confidence_histogram(bins: Bins, *, ax: Axes, title: str = "") -> Axes:
     """Draw the share of examples per confidence bin (Mukhoti et al. 2020, Fig. 2, bottom row)."""
-    edges = bins.edges.cpu().numpy()
-    ax.bar(edges[:-1], bins.weight.cpu().numpy(), np.diff(edges), align="edge", **_BAR_STYLE)
+    edges = bins.edges
+    ax.bar(edges[:-1], bins.weight, np.diff(edges), align="edge", **_BAR_STYLE)
     ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of examples")
     return tidy(ax, title, percent="xy")
 
@@ -271,11 +271,11 @@ def _thin_points(x: Any, *arrays: Any) -> list[Any]:
         x: Sorted positions in [0, 1], (n).
         *arrays: Values at these positions, (n), or None.
     """
-    column = np.floor(x.cpu().numpy() * MAX_CURVE_COLUMNS)
+    column = np.floor(x * MAX_CURVE_COLUMNS)
     starts_column = np.diff(column, prepend=-1) != 0  # -1, which is no column, makes the first point a start
     ends_column = np.append(starts_column[1:], True)
     is_kept = starts_column | ends_column
-    return [None if array is None else array.cpu().numpy()[is_kept] for array in (x, *arrays)]
+    return [None if array is None else array[is_kept] for array in (x, *arrays)]
 
 
 def _dots(points: Any, *, size: float) -> dict[str, Any]:

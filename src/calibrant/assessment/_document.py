@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibrant._core.numbers import MAX_RARE_RATE, format_level, format_p_value, format_percent, format_percent_range
+from calibrant._core.numbers import format_level, format_p_value, format_percent, format_percent_range
 from calibrant.assessment import _tables
 from calibrant.assessment._controls import (
     AS_MEASURED,
@@ -326,8 +326,8 @@ def _threshold_parts(measurements: LabeledMeasurements) -> list[Part]:
 def _net_benefit_figure(measurements: LabeledMeasurements) -> list[Part]:
     """Return the net benefit of acting from each threshold on, or nothing without the predictions."""
     first, curves = next(iter(measurements.values())), dict[str, NetBenefit]()
-    rate, thresholds = first.base_rate, NET_BENEFIT_THRESHOLDS
-    if rate is not None and 0 < rate < MAX_RARE_RATE:
+    rate, thresholds = first.rare_rate, NET_BENEFIT_THRESHOLDS
+    if rate:
         thresholds = tuple(RATE_RANGE * rate * threshold for threshold in thresholds)
     for name, measurement in measurements.items():
         p = _decision_predictions(measurement)

@@ -207,6 +207,11 @@ class Measurement(Reportable):
         """Whether the evaluated class, or its absence, is so rare that errors are compared with its frequency."""
         return self.base_rate is not None and min(self.base_rate, 1 - self.base_rate) < MAX_RARE_RATE
 
+    @property
+    def rare_rate(self) -> float | None:
+        """The base rate of the evaluated class if that class itself, not its absence, is rare."""
+        return self.base_rate if self.base_rate is not None and self.base_rate < MAX_RARE_RATE else None
+
     def relative_to_rate(self, error: float, noun: bool = True) -> str:
         """Return an error of a rare class such as "12 % of the base rate", else "". Without `noun`, such as "12 % of".
 

@@ -10,7 +10,6 @@ from typing import Any
 from calibrant._core.kernels.roots import Certificate
 from calibrant._core.lazy import LazyModule
 from calibrant._core.numbers import (
-    MAX_RARE_RATE,
     format_level,
     format_number,
     format_p_value,
@@ -134,8 +133,8 @@ def direction_answer(measurement: Measurement) -> str:
 
 def _count_sentence(measurement: Measurement) -> str:
     """Return observed and expected events and their ratio for a rare class, else ""."""
-    mean, rate, n = measurement.mean_confidence, measurement.base_rate, measurement.source.total_weight
-    if rate is None or rate > MAX_RARE_RATE or mean <= 0:
+    mean, rate, n = measurement.mean_confidence, measurement.rare_rate, measurement.source.total_weight
+    if rate is None or mean <= 0:
         return ""
     ratio = observed_expected.interval(measurement.source, level=measurement.level)
     expected, value, low, high = map(_three_digits, (n * mean, ratio.value, ratio.low, ratio.high))

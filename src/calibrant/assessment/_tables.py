@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._core.numbers import MAX_RARE_RATE, format_level, format_p_value, format_percent, format_points
+from calibrant._core.numbers import format_level, format_p_value, format_percent, format_points
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.text import display_name
 from calibrant.assessment._results import Assessment, Measurement, Row
@@ -223,8 +223,8 @@ def thresholds_table(name: str, measurement: "Measurement") -> Table:
 
 def _table_thresholds(measurement: "Measurement") -> tuple[float, ...]:
     """Return the thresholds of the table: of a rare class multiples of its base rate, with two digits."""
-    rate = measurement.base_rate
-    if rate is None or not 0 < rate < MAX_RARE_RATE:
+    rate = measurement.rare_rate
+    if not rate:
         return TABLE_THRESHOLDS
     return tuple(float(f"{multiple * rate:.2g}") for multiple in RATE_MULTIPLES if multiple * rate < 0.95)
 

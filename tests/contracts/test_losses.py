@@ -41,6 +41,13 @@ def loss_is_one_finite_number_per_example(name):
     assert value.isfinite().all()
 
 
+@contract.holds()
+def arrays_are_refused_with_the_way_to_tensors(name):
+    logits, labels = batch()
+    for arguments in ((logits.numpy(), labels), (logits, labels.numpy())):
+        assert code_of(make(name), *arguments) == "tensor_kind"
+
+
 @contract.holds(right=[[True], [False], [True, False]], sign=[-1, 1], scale=[0.0, 1.0, 100.0, 1e4])
 def value_and_gradient_are_finite_at_saturation(name, scale, sign, right):
     labels = torch.tensor([0 if r == (sign > 0) else 1 for r in right for _ in range(3)])

@@ -47,7 +47,7 @@ def used(kind: str, text: str) -> Any:
     three, two = data(), data(2)
     match kind:
         case "losses":
-            return method(three.logits, torch.from_numpy(three.labels))
+            return method(torch.from_numpy(three.logits), torch.from_numpy(three.labels))
         case "metrics":
             return method(three)
         case "calibrators":

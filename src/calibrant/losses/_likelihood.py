@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from calibrant._core.types import InputError, Labels, Logits, PerExampleLoss, SoftLabels, Targets
+from calibrant.losses._register import check_tensors
 
 MIN_LOG_P = -1e4  # p is 0 long before; a masked label (-3e38) would give an infinite incoming gradient times 0
 
@@ -21,11 +22,7 @@ def check_labels(logits: Logits, labels: Targets) -> Targets:
     Raises:
         InputError: If there is not one label per row: broadcasting would give a wrong loss silently.
     """
-    if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)):
-        kinds = f"{type(logits).__name__} and {type(labels).__name__}"
-        raise InputError(
-            f"Expected tensors of logits and labels, got {kinds}. Try torch.as_tensor for both.", code="tensor_kind"
-        )
+    check_tensors(logits, labels)
     if logits.ndim != 2 or logits.shape[1] == 1:
         raise InputError(
             f"Expected logits (n, k) of at least 2 classes, got {tuple(logits.shape)}. Try nn.Criterion for pixels and "

@@ -27,6 +27,7 @@ def register_loss(loss: L) -> L:
     @functools.wraps(loss)
     def checked_loss(logits: Tensor, labels: Tensor, **settings: Any) -> Tensor:
         """Check the settings, and compute the loss. The docstring of the loss replaces this one."""
+        check_tensors(logits, labels)
         if settings and not torch.compiler.is_compiling():
             if settings.keys() <= names:
                 # weights differ in every batch, so they are checked every time
@@ -43,6 +44,15 @@ def register_loss(loss: L) -> L:
         return loss(logits, labels, **settings)
 
     return LOSSES.register(checked_loss)  # pyright: ignore[reportReturnType]
+
+
+def check_tensors(logits: object, labels: object) -> None:
+    """Raise `InputError` for logits or labels that are no tensors, such as the arrays of `Predictions`."""
+    if not (isinstance(logits, Tensor) and isinstance(labels, Tensor)):
+        kinds = f"{type(logits).__name__} and {type(labels).__name__}"
+        raise InputError(
+            f"Expected tensors of logits and labels, got {kinds}. Try torch.as_tensor for both.", code="tensor_kind"
+        )
 
 
 def _plain_settings(settings: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from calibrant.assessment._candidates import default_calibrators
 from calibrant.assessment._mistakes import describe_mistakes, most_confident_errors
 from calibrant.assessment._serialize import serialize_fitted
 from calibrant.predictions.events import describe_event
+from calibrant.reports.document import Table
 
 FAST = ("Identity", "Temperature", "HistogramBinning")
 
@@ -618,6 +619,19 @@ def test_many_classes_need_few_copies_of_the_logits():
         env=os.environ | environment,
     )
     assert float(process.stdout) < 7.5
+
+
+def test_rows_of_the_metrics_have_a_cell_for_every_heading_if_nothing_helps():
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.ones(3), 500)
+    p = Predictions.from_probs(probs, (rng.random((500, 1)) > probs.cumsum(1)).sum(1))
+    result = assess(p, calibrators=FAST)
+    assert result.chosen_name == "Identity"
+    assert result.changes_by_metric  # all of them 0
+    tables = [part for section in result.document().sections for part in section.parts if isinstance(part, Table)]
+    assert tables[0].caption == "metrics"
+    for table in tables:
+        assert {len(row) for row in table.rows} == {len(table.head)}
 
 
 def test_calibrator_that_introduces_zero_probabilities_is_not_selected():

@@ -48,10 +48,11 @@ def metrics_table(measurements: LabeledMeasurements, changes: Mapping[str, Diffe
     is_class_event = first.event.kind == "class"  # accuracy, which hardly moves for a rare class, comes last
     for row in sorted(first, key=lambda row: is_class_event and row.name == "accuracy"):
         cells = [_row_cell(m[row.name]) if row.name in m else "–" for m in measurements.values()]
-        if change := changes.get(row.name):
-            cells.append(_change_cell(row.info, change.difference, change.low, change.high, show_plus=True))
-        elif has_change:
-            cells.append("")
+        if has_change:
+            change = changes.get(row.name)
+            cells.append(
+                _change_cell(row.info, change.difference, change.low, change.high, show_plus=True) if change else ""
+            )
         elif has_relative:
             cells.append(_relative_cell(first, row))
         rows.append([Cell(row.title, row.info.meaning), *cells])

@@ -90,14 +90,13 @@ bench-check: .venv/dev.done
 bench-full: .venv-bench/done
 	.venv-bench/bin/python -m benchmarks --size full --out docs
 
-# the wheel and the source archive, checked, and the wheel tried in an environment of its own, without any extra
+# the wheel and the source archive, checked, and the wheel tried in an environment of its own, without torch and extras
 dist: .venv/bin/python
 	$(PIP) build==1.6.1 twine==7.0.0
 	rm -rf dist .venv-dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m twine check --strict dist/*
 	$(PYTHON) -m venv .venv-dist
-	.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
 	mkdir -p out && cd out && ../.venv-dist/bin/python ../tests/small_wheel.py
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 
 import numpy as np
+import torch
 from calibrant.registry import CALIBRATORS, METRICS
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from benchmarks._harness import US, Row, Size, clock, markdown, quiet, reason
 from benchmarks._peers import available
 from benchmarks._problems import REAL, Problem, real, simulated
 from calibrant import Predictions
-from calibrant._core.tensors import label_tensor, logit_tensor
+from calibrant._core.tensors import logit_tensor
 
 TITLE = "Accuracy of calibration"
 AUTO = f"{US}, Auto"
@@ -66,8 +67,8 @@ def contenders(size: Size, main: list[str]) -> dict[str, Fit]:
 
 def judge(problem: Problem, fits: dict[str, Fit], spent: dict[tuple[str, int], float]) -> Iterator[Row]:
     """Yield a row per contender on one problem. Contenders whose time in `spent` exceeds PATIENCE are skipped."""
-    z, y = logit_tensor(problem.fit), label_tensor(problem.fit)
-    test_logits, labels = logit_tensor(problem.test).double(), label_tensor(problem.test)
+    z, y = logit_tensor(problem.fit), torch.from_numpy(problem.fit.labels)
+    test_logits, labels = logit_tensor(problem.test).double(), torch.from_numpy(problem.test.labels)
     k = z.shape[1]
     auto: Tensor | None = None
     for contender, fit in fits.items():

@@ -113,7 +113,7 @@ def probability_without_labels(name: str, signals: tuple[str, ...]) -> np.ndarra
     m = next(m for m in models() if m.name == name)
     columns = {signal: np.empty(0) for signal in signals}
     fused = Fusion.fit(columns, np.empty(0), prior=prior_of(m.family, signals))
-    return fused.apply(m.select(signals), m.subject).numpy()
+    return fused.apply(m.select(signals), m.subject)
 
 
 @cache

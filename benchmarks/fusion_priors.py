@@ -76,7 +76,7 @@ def learn_prior(num_models: int, num_answers: int, seed: int) -> FusionPrior:
 
 def log_likelihood(fused: Fusion, answers: Answers) -> float:
     """Return the log-likelihood per answer."""
-    p = fused.apply(answers[0]).numpy()
+    p = fused.apply(answers[0])
     return float(np.log(np.where(answers[1] == 1, p, 1 - p)).mean())
 
 

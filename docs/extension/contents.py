@@ -159,6 +159,7 @@ HEADINGS = {  # headings of the names that a file defines, in reading order
     "calibrators._groups": "Groups",
     "calibrators._compose": "Chains",
     "calibrators._capabilities": "Classes",
+    "calibrators.fields": "Learned fields",
     "calibrators._fitting": "Fitting by name",
     "calibrators._files": "Files",
     "calibrators.subgroups._multicalibrated": "Multicalibration",

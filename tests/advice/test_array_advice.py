@@ -140,7 +140,7 @@ CASES = [
     Case(
         "tensor_kind",
         lambda: TEMPERATURE(torch.zeros(4, 3, dtype=torch.int64)),
-        lambda t: TEMPERATURE(t.evaluate("torch.tensor", torch=torch, logits=[[0, 1, 2]])),
+        lambda t: TEMPERATURE(t.evaluate("np.asarray", np=np, logits=[[0, 1, 2]])),
     ),
     Case(
         "logits_shape",

@@ -377,7 +377,8 @@ def test_penalized_maps_of_extreme_logits_are_optimal(name, case):
     else:
         x = (((z / fitted.temperature).softmax(1) * n + 1 / k) / (n + 1)).log()
     matrix, diagonal = name != "StructuredVector", name.startswith("Structured")
-    change = fitted.scale if not matrix else fitted.weight if diagonal else fitted.weight - eye
+    change = torch.from_numpy(fitted.weight if matrix else fitted.scale)
+    change = change - eye if matrix and not diagonal else change
     penalty = eye * k / n + (1 - eye) * k * (k - 1) / n if diagonal else (1 - eye) * 0.1 / (k * (k - 1))
 
     def objective(t: torch.Tensor) -> torch.Tensor:
@@ -386,7 +387,7 @@ def test_penalized_maps_of_extreme_logits_are_optimal(name, case):
         ridge = (penalty * w.square()).sum() if matrix else k / n * w.square().sum()
         return loss + ridge + (k / n if diagonal else 0.1 / k) * c.square().sum()
 
-    t = torch.cat([change.flatten(), fitted.bias])
+    t = torch.cat([change.flatten(), torch.from_numpy(fitted.bias)])
     value, least = float(objective(t)), math.inf
     for _ in range(5):
         gradient = torch.autograd.functional.jacobian(objective, t)

@@ -11,7 +11,6 @@ from calibrant.registry import CALIBRATORS
 from refusals import refused
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
 from calibrant import InputError, Predictions, __version__, calibrators
 from calibrant._core.kernels.digests import arrays_digest
@@ -23,8 +22,8 @@ FIXTURES = Path(__file__).parent / "files"
 
 
 def same(a, b) -> bool:
-    if isinstance(a, Tensor):
-        return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a.nan_to_num(-7), b.nan_to_num(-7))
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=True)
     if is_dataclass(a):
         return type(a) is type(b) and all(same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
     if isinstance(a, tuple):
@@ -80,7 +79,7 @@ def test_bins_with_nan_round_trip(calibrated_predictions, tmp_path):
     sparse = HistogramBinning.fit(
         logit_tensor(calibrated_predictions)[:40] * 9, calibrated_predictions.labels[:40], bins=40
     )
-    assert sparse.accuracy.isnan().any()
+    assert np.isnan(sparse.accuracy).any()
     save(sparse, tmp_path / "h")
     assert same(sparse, load(tmp_path / "h"))
 
@@ -167,7 +166,7 @@ def test_other_files_are_refused(tmp_path):
     [
         ({"class": "os.system", "fields": {}}, "unknown_class"),
         ({"class": "TemperatureOfTheFuture", "fields": {}}, "unknown_class"),
-        ({"class": "Temperature", "fields": {"temperature": 2.0}}, "field_value"),
+        ({"class": "Temperature", "fields": {"temperature": "2"}}, "field_value"),
         ({"class": "Temperature", "fields": {}}, "field_names"),
         ({"class": "Temperature", "fields": {"temperature": {"tensor": ".temperature"}, "power": 1}}, "field_names"),
         ({"class": "Temperature", "fields": {"temperature": {"tensor": "absent"}}}, "file_content"),

@@ -132,8 +132,9 @@ def test_search_over_gamma_agrees_with_the_loop(n, k, criterion):
     data = problem(n, k, 1, "saturated" if k == 3 else "normal")
     gammas, ts = [-0.75, -0.25, 0.0, 0.37, 3.0], WANG[9 : 500 : (12 if k == 3 else 1)][:301]
     gammas = gammas if k == 3 else [-0.75, 3.0]
-    expected = loop(data, criterion, gammas, ts)
-    assert search_grid(data, criterion, gammas, ts) == expected
+    result, expected = search_grid(data, criterion, gammas, ts), loop(data, criterion, gammas, ts)
+    assert (result.gamma, result.temperature) == (expected.gamma, expected.temperature)
+    assert result.value == pytest.approx(expected.value, rel=1e-12)  # by another implementation of the focal map
 
 
 def test_focal_temperature_at_gamma_0_is_temperature():

@@ -24,9 +24,10 @@ from calibrant.calibrators import (
     Temperature,
     TopLabelBinning,
     VennAbers,
+    maps,
 )
-from calibrant.calibrators._confidence import MIN_TOP_LEAD, replace_confidence
 from calibrant.calibrators._isotonic import _venn_abers_pass
+from calibrant.calibrators.maps import MIN_TOP_LEAD
 from calibrant.deployment import export
 
 TOP = [BayesianBinning, HistogramBinning, ScalingBinning, Spline, TopLabelBinning]
@@ -332,6 +333,10 @@ def test_spline_finds_the_truth():
 
 
 # A new confidence, and the other classes
+
+
+def replace_confidence(logits, confidence):
+    return maps.replace_confidence(logits, confidence, "top").to(logits.dtype)
 
 
 def distribute(p, q):

@@ -32,7 +32,7 @@ def test_prior_follows_bayes_rule():
     torch.testing.assert_close(logit_tensor(p.apply(shifted)).softmax(1), probs / probs.sum(1, keepdim=True))
     assert nll(shifted, fresh) < nll(Temperature.fit(p), fresh) - 0.1
     alike = PriorShift.fit(p, calibrator="Temperature", prior=tuple(old.tolist()))
-    torch.testing.assert_close(alike.shift, torch.zeros(3, dtype=torch.float64), atol=1e-6, rtol=0)
+    np.testing.assert_allclose(alike.shift, np.zeros(3), atol=1e-6, rtol=0)
     assert np.array_equal(PriorShift.fit(p, prior=(2.0, 2.0, 2.0)).shift, PriorShift.fit(p).shift)
 
 
@@ -51,7 +51,8 @@ def test_undersampled_training_is_undone_by_the_shares_of_its_classes():
     assert float(shifted.shift[1] - shifted.shift[0]) == pytest.approx(np.log(rate), abs=0.05)
     assert float(metrics.observed_expected(p)) < 0.2
     assert float(metrics.observed_expected(p.apply(shifted))) == pytest.approx(1.0, abs=0.06)
-    assert fit(f"PriorShift(calibrator='Identity', source={source}, prior={prior})", p[:100]).shift.equal(shifted.shift)
+    again = fit(f"PriorShift(calibrator='Identity', source={source}, prior={prior})", p[:100])
+    assert np.array_equal(again.shift, shifted.shift)
 
 
 def test_invalid_sources_are_refused():
@@ -75,7 +76,7 @@ def test_arrays_of_numpy_are_taken_as_tensors_and_tuples_are():
 def test_shares_are_estimated_without_labels():
     p, new = drawn(3000, SHARES, 0), drawn(4000, [0.1, 0.2, 0.7], 1)
     shifted = PriorShift.fit(p, calibrator="Temperature", unlabeled=logit_tensor(new))
-    estimated = np.exp(shifted.shift.numpy()) * np.bincount(p.labels) / len(p)
+    estimated = np.exp(shifted.shift) * np.bincount(p.labels) / len(p)
     assert estimated.tolist() == pytest.approx([0.1, 0.2, 0.7], abs=0.04)
     with_prior = PriorShift.fit(p, calibrator="Temperature", prior=(0.1, 0.2, 0.7))
     assert nll(shifted, new) < nll(with_prior, new) + 0.005
@@ -97,7 +98,7 @@ def test_weights_count_and_labels_of_unlabeled_examples_are_ignored():
     first, two = (
         PriorShift.fit(p, calibrator="Temperature", unlabeled=q).shift for q in (weighted_data, logit_tensor(new)[rows])
     )
-    torch.testing.assert_close(first, two)
+    np.testing.assert_allclose(first, two, rtol=1e-7, atol=1e-7)
     counted = Predictions(logit_tensor(p), p.labels, weights=torch.arange(600).remainder(3).double() + 1)
     assert not np.allclose(PriorShift.fit(counted, calibrator="Temperature").shift, PriorShift.fit(p).shift)
 
@@ -107,7 +108,8 @@ def test_unlabeled_file_in_a_text_and_saving(tmp_path):
     np.savez(tmp_path / "new.npz", logits=logit_tensor(new))
     text = f"PriorShift(calibrator='Temperature', unlabeled={str(tmp_path / 'new.npz')!r})"
     shifted = fit(text, p)
-    torch.testing.assert_close(shifted.shift, PriorShift.fit(p, calibrator="Temperature", unlabeled=new).shift)
+    expected = PriorShift.fit(p, calibrator="Temperature", unlabeled=new)
+    np.testing.assert_allclose(shifted.shift, expected.shift, rtol=1e-7, atol=1e-7)
     save(shifted, tmp_path / "c.safetensors")
     assert np.array_equal(load(tmp_path / "c.safetensors")(logit_tensor(new)), shifted(logit_tensor(new)))
 
@@ -130,7 +132,7 @@ def test_unusable_priors_and_unlabeled_examples_are_refused(how, code):
 def test_class_without_examples_counts_as_a_third_of_an_example():
     shifted = PriorShift.fit(Predictions(torch.zeros(4, 3), [0, 1, 0, 1]), calibrator="Identity")
     expected = (torch.tensor([2, 2, 0]).double() + 1 / 3) / 5 * 3
-    torch.testing.assert_close(shifted.shift, -expected.log())
+    np.testing.assert_allclose(shifted.shift, -expected.log(), rtol=1e-7)
 
 
 @pytest.mark.shared

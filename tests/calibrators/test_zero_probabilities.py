@@ -10,7 +10,7 @@ from calibrant.registry import CALIBRATORS
 
 from calibrant import Predictions, calibrators, metrics
 from calibrant._core.kernels.lbfgs import Minimum
-from calibrant._core.tensors import logit_tensor, with_tensors
+from calibrant._core.tensors import logit_tensor
 from calibrant.calibrators import Beta, Dirichlet, Matrix, Platt, Quadratic, Temperature, Vector, _temperature
 from calibrant.calibrators._fitting import check_status
 
@@ -94,7 +94,7 @@ def test_status_of_a_map_worse_than_the_identity_is_not_converged(status):
 
 def test_temperature_worse_than_the_identity_is_not_converged(monkeypatch):
     data, _ = forest(wrong=0)
-    result = _temperature.fit_nll_temperature(with_tensors(data))
+    result = _temperature.fit_nll_temperature(data)
     monkeypatch.setattr(_temperature, "fit_nll_temperature", lambda p: replace(result, nll=result.initial_nll + 0.1))
     assert Temperature.fit(data).certificate.status == "not converged"
 
@@ -108,8 +108,7 @@ def test_broken_search_is_not_certified(monkeypatch, name, search):
     family = getattr(calibrators, name)
 
     def broken(f, x, **_):
-        flat = torch.zeros(len(x), dtype=torch.float64), torch.eye(len(x), dtype=torch.float64)
-        return Minimum(torch.linspace(-9, 9, len(x)).double(), 0.0, 0.0, 1, flat)
+        return Minimum(np.linspace(-9, 9, len(x)), 0.0, 0.0, 1, (np.zeros(len(x)), np.eye(len(x))))
 
     monkeypatch.setattr(family, search, broken)
     cls = {"_affine_solver": "Vector", "_binary": "Platt", "_monotone": "Monotone"}[name]

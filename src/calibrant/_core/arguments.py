@@ -180,7 +180,7 @@ def describe_mismatch(value: Any, hint: Any) -> str:
         return "" if is_int64 or (isinstance(value, float) and math.isfinite(value)) else "a finite number"
     if hint in (None, type(None)):
         return "" if value is None else "None"
-    if isinstance(hint, type):
+    if isinstance(hint, type) and hint is not Any:
         return "" if isinstance(value, hint) else {bool: "True or False", str: "a text"}.get(hint, f"a {hint.__name__}")
     return ""  # such as Any
 

@@ -27,7 +27,7 @@ Targets = Labels | SoftLabels
 PerExample = Float[np.ndarray, "n"]
 Sums = np.ndarray | np.floating  # over the last axis: an array, or a number from one row
 PerExampleLoss = Float[Array, "n"]  # a tensor, differentiable
-Scalar = Float[Array, ""]
+Scalar = Float[Array, ""] | float  # learned; stored as a float
 
 Loss = Callable[[Array, Array], Array]  # (n k), (n) or soft (n k) -> (n), differentiable; may take weights=, counts=
 Map = Callable[[Array], Array]  # a fitted calibrator, or any function (n k) -> (n k) of logits

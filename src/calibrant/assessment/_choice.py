@@ -142,9 +142,8 @@ def num_parameters(fitted: Any) -> int:
         return math.prod(fitted.shape)
     if isinstance(fitted, tuple | list):
         return sum(map(num_parameters, fitted))
-    return sum(
-        num_parameters(value) for name, value in calibrators.learned_fields(fitted).items() if name != "certificate"
-    )
+    learned = calibrators.learned_fields(fitted) | calibrators.learned_arrays(fitted)
+    return sum(num_parameters(value) for name, value in learned.items() if name != "certificate")
 
 
 def _losses(calibrated: Predictions, uncalibrated: Predictions) -> np.ndarray:

@@ -5,7 +5,7 @@ and `pool` averages the members of an ensemble. `save`, `load` and `origin` writ
 calibrator of your own.
 
 A fitted calibrator refuses logits of another number of classes with an `InputError`. `Identity`, and calibrators
-constructed by hand such as `Temperature(torch.tensor(1.5))`, accept any number. `capabilities` says what a calibrator
+constructed by hand such as `Temperature(1.5)`, accept any number. `capabilities` says what a calibrator
 promises, such as that it never changes a predicted class; that holds in every precision.
 """
 
@@ -53,6 +53,7 @@ from calibrant.calibrators._prior_shift import *
 from calibrant.calibrators._spline import *
 from calibrant.calibrators._structured import *
 from calibrant.calibrators._temperature import *
+from calibrant.calibrators.fields import learned_arrays
 
 register = CALIBRATORS.register
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "cross_fit",
     "fit",
     "fitting_digests",
+    "learned_arrays",
     "learned_fields",
     "load",
     "load_instance",

@@ -7,10 +7,11 @@ fit, the `Certificate`.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from calibrant._core.arrays import namespace
 from calibrant._core.kernels.roots import Certificate
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import (
@@ -22,18 +23,20 @@ from calibrant._core.types import (
     PositiveFloat,
     PositiveScalar,
 )
+from calibrant.calibrators import maps
 from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE, GRADIENT_TOLERANCE, AffineFit, fit_affine
+from calibrant.calibrators._array_functions import log_softmax
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, fit_method
-from calibrant.calibrators._preconditioner import apply_affine
 from calibrant.calibrators._temperature import FitInput, drop_impossible, fit_nll_temperature
+from calibrant.calibrators.fields import FittedMap
+from calibrant.calibrators.maps import LOG_PROB_FLOOR
 from calibrant.metrics import nll
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units, split_folds
 
 __all__ = ["BiasCorrectedTemperature", "Dirichlet", "Matrix", "Vector"]
 
-LOG_PROB_FLOOR = -87.0  # log of the smallest float32; lower log-probabilities are raised to it
 MIN_RIDGE = 1e-6  # keeps the optimum of an unpenalized map unique and finite, at negligible cost
 MIN_ODIR_RIDGE = 1e-9  # the same for a map whose off-diagonal entries and intercepts are penalized anyway
 MIN_INVERSE_TEMPERATURE = 1e-6  # replaces a weight that the data make 0 or negative
@@ -43,13 +46,13 @@ MAX_MATRIX_CLASSES = 1000  # up to which a full matrix is fitted
 AFFINE_CAPABILITIES = Capabilities(num_classes=lambda fitted: len(fitted.bias))
 
 
-def structured_ridges(n: float, k: int, strength: float = 1.0) -> tuple[Tensor, float]:
+def structured_ridges(n: float, k: int, strength: float = 1.0) -> tuple[np.ndarray, float]:
     r"""Return the ridge penalties of a matrix, (k, k), and of its intercepts (Berta et al. 2025, SMS).
 
     They are `strength` times k/n for the diagonal and the intercepts, and `strength` times k(k-1)/n elsewhere, for n
     examples of k classes. They vanish as n grows.
     """
-    eye = torch.eye(k, dtype=torch.float64)
+    eye = np.eye(k)
     ridge_bias = strength * k / n
     return ridge_bias * (eye + (k - 1) * (1 - eye)), ridge_bias
 
@@ -66,19 +69,19 @@ def check_matrix_classes(k: int, name: str) -> None:
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class BiasCorrectedTemperature:
+class BiasCorrectedTemperature(FittedMap):
     r"""Bias-corrected temperature scaling, $z / T + c$ (Alexandari et al. 2020, section 3).
 
     Needed by label-shift estimates such as EM. Convex in (1/T, c); T > 0 if the data support it. A ridge of 1e-6 on c
     and on 1/T makes the optimum unique (only differences of c matter) and finite. Examples whose true class has
     probability 0 are left out.
 
-    >>> BiasCorrectedTemperature(torch.tensor(2.0), torch.tensor([0.0, 1.0]))(torch.tensor([[4.0, 0.0]]))
-    tensor([[2., 1.]])
+    >>> BiasCorrectedTemperature(2.0, [0.0, 1.0])(np.array([[4.0, 0.0]]))
+    array([[2., 1.]])
     """
 
-    temperature: PositiveScalar  # float64
-    bias: PerClass  # float64
+    temperature: PositiveScalar
+    bias: PerClass
     certificate: Certificate | None = None
     capabilities = AFFINE_CAPABILITIES
 
@@ -88,10 +91,10 @@ class BiasCorrectedTemperature:
         """Fit T and c by NLL."""
         initial_temperature = fit_nll_temperature(p).finite_temperature
         # x = z / initial T, so that the search starts at temperature scaling with w = 1 and c = 0
-        x = drop_impossible(p).apply(lambda z: _scaled_logits(z, initial_temperature))
-        identity = torch.ones((), dtype=torch.float64)  # w is one number, the initial over the final temperature
+        x = drop_impossible(p).apply(lambda z: maps.scale(z, initial_temperature, LOG_PROB_FLOOR))
+        identity = np.ones(())  # w is one number, the initial over the final temperature
         fit = fit_affine(x, identity, ridge=0.0, ridge_bias=0.0, min_ridge=MIN_RIDGE)
-        fitted = cls(initial_temperature / fit.weight.clamp_min(MIN_INVERSE_TEMPERATURE), fit.bias)
+        fitted = cls(initial_temperature / max(fit.weight, MIN_INVERSE_TEMPERATURE), fit.bias)
         status = fit.status if fit.weight > 0 else "at bound"  # T would be infinite or negative
         gap = fit.remaining_gap + fit.ridge_cost
         return Solution(fitted, status, fit.gradient, fit.iterations, gap=gap).with_certificate(p)
@@ -99,12 +102,12 @@ class BiasCorrectedTemperature:
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return z / T + c."""
-        return logits / self.temperature + self.bias
+        return maps.bias_corrected_temperature(logits, vars(self))
 
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class Vector:
+class Vector(FittedMap):
     r"""Vector scaling, $v \circ z + c$ (Guo et al. 2017, section 4.2).
 
     The logits are first scaled to x = z / T with the T that minimizes the NLL, so that the fit does not depend on the
@@ -112,14 +115,13 @@ class Vector:
     replaced by the smallest one that is not. A ridge of 1e-6, on centered columns with a variance of at most 1, makes
     the optimum unique and finite; the certificate states its cost. Overfits with many classes.
 
-    >>> one = torch.ones((), dtype=torch.float64)
-    >>> Vector(one, torch.tensor([2.0, 1.0]), torch.tensor([0.0, 1.0]))(torch.tensor([[4.0, 0.0]]))
-    tensor([[8., 1.]])
+    >>> Vector(1.0, [2.0, 1.0], [0.0, 1.0])(np.array([[4.0, 0.0]]))
+    array([[8., 1.]])
     """
 
-    temperature: PositiveScalar  # float64
-    scale: PerClass  # float64
-    bias: PerClass  # float64
+    temperature: PositiveScalar
+    scale: PerClass
+    bias: PerClass
     floor: float = LOG_PROB_FLOOR  # lowest x relative to the top of its row
     certificate: Certificate | None = None
     capabilities = AFFINE_CAPABILITIES
@@ -141,27 +143,25 @@ class Vector:
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return v x + c."""
-        return apply_affine(_scaled_logits(logits, self.temperature, self.floor), self.scale, self.bias)
+        return maps.vector(logits, vars(self))
 
 
 @CALIBRATORS.register(revision=2)
 @dataclass(frozen=True, eq=False)
-class Matrix:
+class Matrix(FittedMap):
     r"""Matrix scaling, $W x + c$, with a penalty (Guo et al. 2017; Kull et al. 2019, section 3).
 
     x is z / T, centered per row. Off-diagonal entries and intercepts are penalized by $\lambda / (k(k-1)) \sum_{i \ne
     j} w_{ij}^2 + \mu / k \lVert c \rVert^2$ (ODIR), with lambda = mu. There is no option without a penalty, because a
     matrix then overfits severely.
 
-    >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> one = torch.ones((), dtype=torch.float64)
-    >>> Matrix(one, eye, torch.tensor([0.0, 1.0]))(torch.tensor([[1.0, -1.0]]))
-    tensor([[1., 0.]])
+    >>> Matrix(1.0, np.eye(2), [0.0, 1.0])(np.array([[1.0, -1.0]]))
+    array([[1., 0.]])
     """
 
-    temperature: PositiveScalar  # float64
-    weight: PerClassPair  # float64
-    bias: PerClass  # float64
+    temperature: PositiveScalar
+    weight: PerClassPair
+    bias: PerClass
     penalty: NonNegativeFloat = 0.0  # the penalty or the ridge of the fit
     floor: float = LOG_PROB_FLOOR  # as in `Vector`
     certificate: Certificate | None = None
@@ -201,23 +201,23 @@ class Matrix:
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return W x + c."""
-        return apply_affine(_centered_logits(logits, self.temperature, self.floor), self.weight, self.bias)
+        return maps.matrix(logits, vars(self))
 
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class Dirichlet:
+class Dirichlet(FittedMap):
     r"""Dirichlet calibration, $W \log p + c$, with ODIR (Kull et al. 2019, section 3).
 
     Minimizes mean NLL $+ \lambda / (k(k-1)) \sum_{i \ne j} w_{ij}^2 + \mu / k \lVert c \rVert^2$ with lambda = mu.
     log p is at least -87, and a probability of exactly 0 is replaced by the smallest one that is not.
 
-    >>> Dirichlet(torch.eye(2, dtype=torch.float64), torch.tensor([0.0, 1.0]))(torch.zeros(1, 2))
-    tensor([[-0.6931,  0.3069]])
+    >>> Dirichlet(np.eye(2), [0.0, 1.0])(np.zeros((1, 2))).round(4)
+    array([[-0.6931,  0.3069]])
     """
 
-    weight: PerClassPair  # float64
-    bias: PerClass  # float64
+    weight: PerClassPair
+    bias: PerClass
     penalty: NonNegativeFloat = 0.0  # of the fit
     floor: float = LOG_PROB_FLOOR  # to which lower log p are raised
     certificate: Certificate | None = None
@@ -236,50 +236,35 @@ class Dirichlet:
             InputError: above 1000 classes.
         """
         check_matrix_classes(p.k, cls.__name__)
-        floor = _log_prob_floor(p.logits.double().log_softmax(-1))
-        fit, penalty = _fit_odir(p.apply(lambda z: _log_p(z, floor)), penalty)
+        floor = _log_prob_floor(log_softmax(p.logits))
+        fit, penalty = _fit_odir(p.apply(lambda z: maps.raised_log_probs(z, floor)), penalty)
         return fit.solution(cls(fit.weight, fit.bias, penalty, floor)).with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return W log p + c."""
-        return apply_affine(_log_p(logits, self.floor), self.weight, self.bias)
+        return maps.dirichlet(logits, vars(self))
 
 
-def _scaled_logits(logits: Tensor, temperature: Tensor, floor: float = LOG_PROB_FLOOR) -> Tensor:
-    """Return z / T, raised to at least the floor below the top of its row."""
-    x = logits.double() / temperature
-    return torch.maximum(x, x.amax(-1, keepdim=True) + floor)
-
-
-def _centered_logits(logits: Tensor, temperature: Tensor, floor: float = LOG_PROB_FLOOR) -> Tensor:
-    """Return z / T, raised to at least the floor below the top of its row, less the mean of its row."""
-    x = _scaled_logits(logits, temperature, floor)
-    return x - x.mean(-1, keepdim=True)
-
-
-def _log_p(logits: Tensor, floor: float = LOG_PROB_FLOOR) -> Tensor:
-    """Return the log-probabilities, each raised to at least the floor."""
-    return logits.double().log_softmax(-1).clamp_min(floor)
-
-
-def _log_prob_floor(values: Tensor) -> float:
+def _log_prob_floor(values: Any) -> float:
     """Return the floor to which a fit raises these log-probabilities, or logits below the top of their row.
 
     It is -87, unless there are values of -inf: these are raised to the smallest finite value below 0, if that is above
     -87, and to -1 if there is none. A forest's probability of exactly 0 means that no tree voted for the class. One
     such label at -87 would undo the map for all other examples.
     """
-    if not bool(values.isneginf().any()):
+    xp = namespace(values)
+    if not xp.any(values == -xp.inf):
         return LOG_PROB_FLOOR
-    finite_values = values[values.isfinite() & (values < 0)]  # 0 is a probability of 1, or the top of its row
-    return max(LOG_PROB_FLOOR, float(finite_values.min())) if len(finite_values) else -1.0
+    finite_values = values[(values > -xp.inf) & (values < 0)]  # 0 is a probability of 1, or the top of its row
+    return max(LOG_PROB_FLOOR, float(xp.min(finite_values))) if len(finite_values) else -1.0
 
 
-def _floor_under_top(p: Predictions, temperature: Tensor) -> float:
+def _floor_under_top(p: Predictions, temperature: float) -> float:
     """Return `_log_prob_floor` of z / T relative to the top of each row."""
-    x = p.logits.double() / temperature
-    return _log_prob_floor(x - x.amax(-1, keepdim=True))
+    xp = namespace(p.logits)
+    x = xp.astype(p.logits, xp.float64) / temperature
+    return _log_prob_floor(x - xp.max(x, axis=-1, keepdims=True))
 
 
 def fit_vector(data: FitInput, start: AffineFit | None = None, *, ridge: float = 0.0) -> Solution[Vector]:
@@ -292,8 +277,8 @@ def fit_vector(data: FitInput, start: AffineFit | None = None, *, ridge: float =
     """
     p, temperature = data.p, data.nll_fit.finite_temperature
     floor = _floor_under_top(p, temperature)
-    x = p.apply(lambda z: _scaled_logits(z, temperature, floor))
-    identity, ridge = torch.ones(p.k, dtype=torch.float64), ridge * p.k / p.total_weight  # r k / n of `Vector.fit`
+    x = p.apply(lambda z: maps.scale(z, temperature, floor))
+    identity, ridge = np.ones(p.k), ridge * p.k / p.total_weight  # r k / n of `Vector.fit`
     fit = fit_affine(x, identity, ridge, ridge_bias=ridge, start=start, tolerance=data.tolerance, min_ridge=MIN_RIDGE)
     return fit.solution(Vector(temperature, fit.weight, fit.bias, floor))
 
@@ -318,12 +303,12 @@ def fit_matrix(
     """
     p, temperature = data.p, data.nll_fit.finite_temperature
     floor = _floor_under_top(p, temperature)
-    x = p.apply(lambda z: _centered_logits(z, temperature, floor))
+    x = p.apply(lambda z: maps.center(maps.scale(z, temperature, floor)))
     if ridge is None:
         fit, strength = _fit_odir(x, penalty, start)
     else:
         ridges, strength = structured_ridges(p.total_weight, p.k, ridge), ridge
-        fit = fit_affine(x, torch.eye(p.k, dtype=torch.float64), *ridges, start, data.tolerance)
+        fit = fit_affine(x, np.eye(p.k), *ridges, start, data.tolerance)
     return fit.solution(Matrix(temperature, fit.weight, fit.bias, strength, floor))
 
 
@@ -338,7 +323,7 @@ def _fit_odir(x: Predictions, penalty: float | None, start: AffineFit | None = N
     Returns:
         The fit, and the penalty.
     """
-    identity = torch.eye(x.k, dtype=torch.float64)
+    identity = np.eye(x.k)
 
     def fit(data: Predictions, strength: float, start: AffineFit | None, tolerance: float) -> AffineFit:
         ridge = strength / (x.k * (x.k - 1)) * (1 - identity)  # on the off-diagonal entries only

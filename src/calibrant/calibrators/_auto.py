@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn.functional import logsigmoid
 
+from calibrant._core.arrays import to_numpy
+from calibrant._core.kernels.logistic import sigmoid_and_softplus
 from calibrant._core.kernels.roots import Certificate
+from calibrant._core.kernels.softmax import log_sum_exp
 from calibrant._core.kernels.solvers import fit_mixture, newton
+from calibrant._core.lazy import special
 from calibrant._core.registry import CALIBRATORS
-from calibrant._core.tensors import label_tensor, to_numpy
 from calibrant._core.types import AnyFloat, Logits, Range
+from calibrant.calibrators import maps
 from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call, preserves_argmax, treats_classes_alike
 from calibrant.calibrators._families import (
@@ -27,6 +28,8 @@ from calibrant.calibrators._families import (
     family_of,
 )
 from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_method
+from calibrant.calibrators.fields import FittedMap
+from calibrant.calibrators.maps import MAX_LOG_ODDS
 from calibrant.metrics import Interval, Sample, cross_validated_mean
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import assign_folds, num_units
@@ -39,7 +42,6 @@ PRIOR_EXAMPLES = 5.0  # strength of the prior weights in pseudo-examples
 BINARY_PRIOR_EXAMPLES = 10.0  # the same per family for two classes, of the squared distance from the prior weights
 UNSEEN_EXAMPLE_NATS = 1.0  # gain of one unseen example in n, the smallest standard error of a gain
 MAX_PRIOR_ERRORS = 50.0  # standard errors by which a family counts as ahead; the prior has nearly all weight there
-MAX_LOG_ODDS = 1e4  # at which log-odds and -log p are clipped
 MIN_NESTED_FOLDS = 3  # one to fit maps on, one to fit their weights on, and one to evaluate both
 STATED_GAIN_LEVEL = 0.90  # of the interval of the gain, whose lower end is a limit of 95 %
 _UNKNOWN_GAIN = Interval(math.nan, math.nan, math.nan, STATED_GAIN_LEVEL)
@@ -57,7 +59,7 @@ class Candidate:
 
 @CALIBRATORS.register(revision=2)
 @dataclass(frozen=True, eq=False)
-class Auto:
+class Auto(FittedMap):
     r"""Stack of calibrators with out-of-fold weights, with safeguards against small data.
 
     Candidates are the uncalibrated probabilities ("as it is"), SmoothedTemperature, Monotone and IntraOrderPreserving;
@@ -118,10 +120,9 @@ class Auto:
         return tuple(candidate.fitted for candidate in self.candidates if candidate.weight > 0)
 
     @property
-    def weights(self) -> Tensor:
-        """Weights of the members, (members) float64. They sum to 1 if there are more than two classes."""
-        weights = [candidate.weight for candidate in self.candidates if candidate.weight > 0]
-        return torch.tensor(weights, dtype=torch.float64)
+    def weights(self) -> np.ndarray:
+        """Weights of the members, (members). They sum to 1 if there are more than two classes."""
+        return np.array([candidate.weight for candidate in self.candidates if candidate.weight > 0])
 
     @property
     def held_out(self) -> tuple[float, ...]:
@@ -163,7 +164,7 @@ class Auto:
             if estimate_gain:
                 gain = _nested_gain(families, handicaps, p, fold, scores, warm_starts)
         else:  # too few examples or clusters for out-of-fold predictions: equal weights, without a search
-            weights, gap = torch.full((len(families),), 1 / len(families), dtype=torch.float64), 0.0
+            weights, gap = np.full(len(families), 1 / len(families)), 0.0
             warm_starts, held_out, gain = WarmStarts(), [math.nan] * len(families), _UNKNOWN_GAIN
         members = [family for family, weight in zip(families, weights.tolist(), strict=True) if weight > 0]
         fitted = FittedFamilies.fit_all(members, p, warm_starts)
@@ -183,31 +184,8 @@ class Auto:
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p of the mixture, or minus and plus half its log-odds if there are two classes."""
-        z = logits.double()
-        if z.shape[-1] == 2:
-            half_log_odds = self._extrapolated_log_odds(z) / 2
-            return torch.stack([-half_log_odds, half_log_odds], -1)
-        log_p = torch.stack([member(z).log_softmax(-1) for member in self.members])
-        return (log_p + self.weights.to(z.device).log()[:, None, None]).logsumexp(0)
-
-    def _extrapolated_log_odds(self, z: Tensor) -> Tensor:
-        """Return the mixed log-odds of logits (n 2), (n), with a slope of 0 to 1 outside the range of the fitting data.
-
-        Beyond an end of the range, the mixed log-odds are those at the end plus a change that has the sign of the
-        excess of the input log-odds over the end and is no larger.
-        """
-        log_odds, mixed = _log_odds(z), self._mixed_log_odds(z)
-        excess = log_odds - log_odds.clamp(*self.ends)
-        logits_at_ends = z.new_tensor([[-end / 2, end / 2] for end in self.ends])  # whose log-odds are the ends
-        mixed_at_low, mixed_at_high = self._mixed_log_odds(logits_at_ends)
-        mixed_at_end = torch.where(excess < 0, mixed_at_low, mixed_at_high)
-        min_change, max_change = excess.clamp_max(0), excess.clamp_min(0)
-        change = (mixed - mixed_at_end).maximum(min_change).minimum(max_change)
-        return torch.where(excess == 0, mixed, mixed_at_end + change)
-
-    def _mixed_log_odds(self, z: Tensor) -> Tensor:
-        """Return the weighted sum, (n), of the members' log-odds for logits (n 2)."""
-        return torch.stack([_log_odds(member(z)) for member in self.members], -1) @ self.weights.to(z.device)
+        weights = [candidate.weight for candidate in self.candidates if candidate.weight > 0]  # numbers are compiled
+        return maps.auto(logits, {"members": self.members, "weights": weights, "ends": self.ends})
 
     def __str__(self) -> str:
         candidates = [
@@ -269,12 +247,12 @@ def _eligible_families(
 
 def _out_of_fold_scores(
     families: Sequence[CalibratorFamily], p: Predictions, fold: np.ndarray
-) -> tuple[Tensor, WarmStarts]:
+) -> tuple[np.ndarray, WarmStarts]:
     """Return out-of-fold scores of the labels by m families, (n m), and warm starts for a fit to all data.
 
     A score is log p of the label; for two classes, its log-odds. The fits are coarse, because they are only compared.
     """
-    scores, warm_starts = p.logits.new_empty(len(p), len(families), dtype=torch.float64), WarmStarts()
+    scores, warm_starts = np.empty((len(p), len(families))), WarmStarts()
     for i in range(int(fold.max()) + 1):  # each fold starts from the fits of the previous one
         scores[fold == i], warm_starts = _score(families, p[fold != i], p[fold == i], warm_starts)
     return scores, warm_starts
@@ -282,10 +260,10 @@ def _out_of_fold_scores(
 
 def _score(
     families: Sequence[CalibratorFamily], training: Predictions, p: Predictions, warm_starts: WarmStarts
-) -> tuple[Tensor, WarmStarts]:
+) -> tuple[np.ndarray, WarmStarts]:
     """Return the scores of the labels of p, (n m), by coarse fits of m families to other data, and warm starts."""
     fitted = FittedFamilies.fit_all(families, training, warm_starts, COARSE_GRADIENT_TOLERANCE)
-    return torch.stack([_label_scores(q) for q in fitted.apply_each(families, p)], 1), fitted.warm_starts
+    return np.stack([_label_scores(q) for q in fitted.apply_each(families, p)], 1), fitted.warm_starts
 
 
 def _nested_gain(
@@ -293,7 +271,7 @@ def _nested_gain(
     handicaps: Sequence[float],
     p: Predictions,
     fold: np.ndarray,
-    scores: Tensor,
+    scores: np.ndarray,
     warm_starts: WarmStarts,
 ) -> Interval:
     """Estimate the gain of the mixture on data that neither its maps nor their weights have seen.
@@ -312,32 +290,26 @@ def _nested_gain(
     num_folds = int(fold.max()) + 1
     if num_folds < MIN_NESTED_FOLDS:
         return _UNKNOWN_GAIN
-    nested: list[dict[int, Tensor]] = [{} for _ in range(num_folds)]  # by fold and neighbor, the neighbor's scores
+    nested: list[dict[int, np.ndarray]] = [{} for _ in range(num_folds)]  # by fold and neighbor, the neighbor's scores
     for i in range(num_folds):
         j = (i + 1) % num_folds
         in_pair = (fold == i) | (fold == j)
         pair_scores, warm_starts = _score(families, p[~in_pair], p[in_pair], warm_starts)
         nested[i][j], nested[j][i] = (pair_scores[fold[in_pair] == side] for side in (j, i))
-    mixed = scores.new_empty(len(p))  # log p of each label by the mixture
+    mixed = np.empty(len(p))  # log p of each label by the mixture
     for i, neighbors in enumerate(nested):
         weighing = np.concatenate([np.flatnonzero(fold == j) for j in neighbors])
-        weights, _ = _fit_weights(torch.cat([*neighbors.values()]), handicaps, p[weighing])
+        weights, _ = _fit_weights(np.concatenate([*neighbors.values()]), handicaps, p[weighing])
         mixed[fold == i] = _mix_scores(scores[fold == i], weights, p.k)
     # infinite if the uncalibrated probability of a label is 0
-    return cross_validated_mean(to_numpy(mixed) - p.log_likelihood, num_folds, p, STATED_GAIN_LEVEL)
+    return cross_validated_mean(mixed - p.log_likelihood, num_folds, p, STATED_GAIN_LEVEL)
 
 
-def _label_scores(p: Predictions) -> Tensor:
+def _label_scores(p: Predictions) -> np.ndarray:
     """Return log p of each label (n), or its log-odds if there are two classes."""
     if p.k == 2:
-        return _log_odds(p.logits) * (2 * label_tensor(p) - 1)  # the sign is reversed for label 0
-    return torch.from_numpy(np.maximum(p.log_likelihood, -MAX_LOG_ODDS))
-
-
-def _log_odds(logits: Tensor) -> Tensor:
-    """Return the log-odds of class 1 of two, (n), from log-probabilities clipped at -10,000."""
-    log_p = logits.double().log_softmax(-1).clamp_min(-MAX_LOG_ODDS)
-    return log_p[..., 1] - log_p[..., 0]
+        return to_numpy(maps.log_odds(p.logits)) * (2 * p.labels - 1)  # the sign is reversed for label 0
+    return np.maximum(p.log_likelihood, -MAX_LOG_ODDS)
 
 
 def _log_odds_range(p: Predictions) -> tuple[float, float]:
@@ -345,24 +317,24 @@ def _log_odds_range(p: Predictions) -> tuple[float, float]:
 
     With labels of one class they are extended to a symmetric range, so that the classes are treated alike.
     """
-    log_odds = _log_odds(p.logits)
+    log_odds = maps.log_odds(p.logits)
     low, high = min(float(log_odds.min()), 0.0), max(float(log_odds.max()), 0.0)
     return (min(low, -high), max(high, -low)) if p.has_one_class else (low, high)
 
 
-def _log_likelihoods(scores: Tensor, k: int) -> Tensor:
+def _log_likelihoods(scores: np.ndarray, k: int) -> np.ndarray:
     """Return log p of the label from scores of k classes (...)."""
-    return logsigmoid(scores) if k == 2 else scores
+    return maps.log_sigmoid(scores) if k == 2 else scores
 
 
-def _mix_scores(scores: Tensor, weights: Tensor, k: int) -> Tensor:
+@np.errstate(divide="ignore")  # of the logarithm of a weight of 0
+def _mix_scores(scores: np.ndarray, weights: np.ndarray, k: int) -> np.ndarray:
     """Return log p that a mixture with weights (m) gives the label, (n), from the scores of its members, (n m)."""
-    w = weights.to(scores)
-    return logsigmoid(scores @ w) if k == 2 else (scores + w.log()).logsumexp(1)
+    return maps.log_sigmoid(scores @ weights) if k == 2 else log_sum_exp(scores + np.log(weights))
 
 
-def _fit_weights(scores: Tensor, handicaps: Sequence[float], p: Predictions) -> tuple[Tensor, float]:
-    """Return the weights of m families, (m) float64, and their distance from the optimum in nats.
+def _fit_weights(scores: np.ndarray, handicaps: Sequence[float], p: Predictions) -> tuple[np.ndarray, float]:
+    """Return the weights of m families, (m), and their distance from the optimum in nats.
 
     Args:
         scores: Scores of the labels by fits to other data, (n m); the first family is the uncalibrated probabilities.
@@ -372,17 +344,16 @@ def _fit_weights(scores: Tensor, handicaps: Sequence[float], p: Predictions) -> 
     prior = _prior_weights(_log_likelihoods(scores, p.k), handicaps, p)
     if p.k == 2:
         weights, gap = _fit_log_odds_weights(scores, prior, p)
-        return weights.where(weights >= MIN_MEMBER_WEIGHT, 0.0), gap
-    row_weights = example_weights(p)
-    likelihoods = (scores - scores.amax(1, keepdim=True)).exp()  # up to a factor for each row, which changes no weight
+        return np.where(weights >= MIN_MEMBER_WEIGHT, weights, 0.0), gap
+    likelihoods = np.exp(scores - scores.max(1, keepdims=True))  # up to a factor for each row, which changes no weight
     # The prior adds pseudo-examples to which only one family gives a probability above 0
-    rows = torch.cat([likelihoods, torch.eye(len(prior)).to(likelihoods)])
-    mixture = fit_mixture(rows, torch.cat([row_weights, PRIOR_EXAMPLES * prior.to(row_weights)]))
-    weights = mixture.shares.where(mixture.shares >= MIN_MEMBER_WEIGHT, 0.0)
+    rows = np.vstack([likelihoods, np.eye(len(prior))])
+    mixture = fit_mixture(rows, np.append(example_weights(p), PRIOR_EXAMPLES * prior))
+    weights = np.where(mixture.shares >= MIN_MEMBER_WEIGHT, mixture.shares, 0.0)
     return weights / weights.sum(), mixture.optimality_gap
 
 
-def _fit_log_odds_weights(scores: Tensor, prior: Tensor, p: Predictions) -> tuple[Tensor, float]:
+def _fit_log_odds_weights(scores: np.ndarray, prior: np.ndarray, p: Predictions) -> tuple[np.ndarray, float]:
     """Minimize the penalized NLL of mixed log-odds, a logistic regression with nonnegative weights.
 
     Args:
@@ -395,20 +366,19 @@ def _fit_log_odds_weights(scores: Tensor, prior: Tensor, p: Predictions) -> tupl
     """
     shares, penalty = example_weights(p) / p.total_weight, BINARY_PRIOR_EXAMPLES * len(prior) / p.total_weight
 
-    def penalized_nll(w: Tensor) -> tuple[float, Tensor, Tensor]:
+    def penalized_nll(w: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Return the value, gradient and Hessian at w."""
-        mixed, deviation = scores @ w.to(scores), w - prior
-        error = (-mixed).sigmoid() * shares  # probability of the wrong class, times the example's share of the weight
-        value = -float(shares @ logsigmoid(mixed)) + penalty * float(deviation @ deviation)
-        hessian = ((scores * (error * mixed.sigmoid())[:, None]).mT @ scores).cpu()
-        slope = (error @ scores).cpu()
-        return value, 2 * penalty * deviation - slope, hessian + 2 * penalty * torch.eye(len(w), dtype=torch.float64)
+        deviation, (wrong, nll) = w - prior, sigmoid_and_softplus(scores @ -w)  # probability of the wrong class, -log p
+        error = wrong * shares
+        value = float(shares @ nll) + penalty * float(deviation @ deviation)
+        hessian = (scores * (error * (1 - wrong))[:, None]).T @ scores + 2 * penalty * np.eye(len(w))
+        return value, 2 * penalty * deviation - error @ scores, hessian
 
-    minimum = newton(penalized_nll, prior, lower=torch.zeros_like(prior))
+    minimum = newton(penalized_nll, prior, lower=np.zeros_like(prior))
     return minimum.x, minimum.optimality_gap
 
 
-def _prior_weights(log_p: Tensor, handicaps: Sequence[float], p: Predictions) -> Tensor:
+def _prior_weights(log_p: np.ndarray, handicaps: Sequence[float], p: Predictions) -> np.ndarray:
     """Return weights (m) that fall with the number of standard errors by which a family is behind the best one.
 
     As in `Auto`, they are the softmax of gains less handicaps. A gain is the mean log p less that of the best family
@@ -419,14 +389,11 @@ def _prior_weights(log_p: Tensor, handicaps: Sequence[float], p: Predictions) ->
         handicaps: Penalties for families that overfit, (m).
         p: The predictions, for their weights and clusters.
     """
-    handicap = torch.tensor(handicaps, dtype=torch.float64)
-    best = example_mean(log_p, p).cpu().where(handicap == 0, -torch.inf).argmax()
-    gains = [
-        Sample.from_values(to_numpy(gain), p.weights, p.clusters, p.examples)
-        for gain in (log_p - log_p[:, best, None]).T
-    ]
+    handicap = np.array(handicaps)
+    best = np.where(handicap == 0, example_mean(log_p, p), -np.inf).argmax()
+    gains = [Sample.from_values(gain, p.weights, p.clusters, p.examples) for gain in (log_p - log_p[:, best, None]).T]
     # One more example, unseen, may change a mean gain by about 1 nat / n
     errors = [math.hypot(x.error, UNSEEN_EXAMPLE_NATS / (x.degrees + 1)) for x in gains]
-    ahead = torch.tensor([x.mean / error for x, error in zip(gains, errors, strict=True)], dtype=torch.float64)
+    ahead = np.array([x.mean / error for x, error in zip(gains, errors, strict=True)])
     # A family with a handicap may be far ahead of the best one without
-    return (ahead - handicap).clamp_max(MAX_PRIOR_ERRORS).softmax(0)
+    return special.softmax(np.minimum(ahead - handicap, MAX_PRIOR_ERRORS))

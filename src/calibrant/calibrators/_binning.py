@@ -4,41 +4,34 @@ If one of two classes is evaluated, such as "correct", its probability is binned
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from calibrant._core.arguments import Count, OpenFraction, Range, check_arguments
+from calibrant._core.arrays import to_numpy
 from calibrant._core.kernels.bins import Bins, GroupedScores, edges_between, unbounded_bin_index
 from calibrant._core.kernels.roots import Certificate, worst_status
 from calibrant._core.lazy import special
 from calibrant._core.registry import CALIBRATORS
-from calibrant._core.tensors import label_tensor, to_numpy
 from calibrant._core.types import Allows, FiniteVector, Index, InputError, Logits, PerBinTensor
+from calibrant.calibrators import maps
 from calibrant.calibrators._binary import Platt
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
-from calibrant.calibrators._confidence import (
-    BinnedEvent,
-    binned_event,
-    binned_num_classes,
-    confidence,
-    replace_confidence,
-)
+from calibrant.calibrators._confidence import BinnedEvent, binned_event, binned_num_classes
 from calibrant.calibrators._fitting import Solution, example_weights, fit_method, status_of
 from calibrant.calibrators._temperature import Temperature
+from calibrant.calibrators.fields import FittedMap
 from calibrant.predictions import Predictions
 
 __all__ = ["BayesianBinning", "HistogramBinning", "ScalingBinning", "TopLabelBinning"]
 
-LogOddsEdges = Annotated[Float[Tensor, "g edges"], Allows(math.inf)]
-BinSetIndices = Annotated[Int[Tensor, " k"], Index("edges")]
-BinCounts = Annotated[Int[Tensor, "g b"], Range(ge=0)]
+LogOddsEdges = Annotated[Float[np.ndarray, "g edges"], Allows(math.inf)]
+BinSetIndices = Annotated[Int[np.ndarray, " k"], Index("edges")]
+BinCounts = Annotated[Int[np.ndarray, "g b"], Range(ge=0)]
 MIN_PRIOR_MEAN = 1e-6  # of an accuracy, because Beta(0, b) is no distribution
 BINNING_CAPABILITIES = Capabilities(
     num_classes=binned_num_classes, exports=(), treats_classes_alike=lambda fitted: fitted.of == "top"
@@ -47,7 +40,7 @@ BINNING_CAPABILITIES = Capabilities(
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class HistogramBinning:
+class HistogramBinning(FittedMap):
     """Histogram binning (Zadrozny & Elkan 2001), pooled on the top label (Wang et al. 2021, section 4).
 
     The confidence becomes the validation accuracy of its bin. The other classes share the rest in proportion, and none
@@ -56,9 +49,9 @@ class HistogramBinning:
     the first of these papers. An empty bin keeps the confidence. Returns log p. A bin without errors has probability
     1, so that one later error in it has an infinite NLL.
 
-    >>> z = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
-    >>> HistogramBinning.fit(z, torch.tensor([0, 0, 0, 1]))(z[:1]).exp()
-    tensor([[0.7500, 0.2500]])
+    >>> z = np.array([[2.0, 0.0]] * 4)
+    >>> np.exp(HistogramBinning.fit(z, [0, 0, 0, 1])(z[:1]))
+    array([[0.75, 0.25]])
     """
 
     edges: FiniteVector  # (b + 1)
@@ -82,19 +75,19 @@ class HistogramBinning:
         event = binned_event(p)
         events = p.with_event(event).events
         table = Bins.undivided(bins, events.by_score) if scheme == "equal_mass" else events.equal_width(bins)
-        fitted = cls(torch.from_numpy(table.edges), torch.from_numpy(table.accuracy), event)
+        fitted = cls(table.edges, table.accuracy, event)
         # No metric was minimized: the certificate reports the ECE before and after
         return Solution(fitted, "closed form", criterion=f"ece(bins={bins})").with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p, with the accuracy of its bin as confidence."""
-        return replace_confidence(logits, _look_up(self.edges, self.accuracy, confidence(logits, self.of)), self.of)
+        return maps.histogram_binning(logits, vars(self))
 
 
 @CALIBRATORS.register(revision=2)
 @dataclass(frozen=True, eq=False)
-class TopLabelBinning:
+class TopLabelBinning(FittedMap):
     r"""Histogram binning within each predicted class, with a finite-sample guarantee (Gupta & Ramdas 2022, alg. 8).
 
     Uniform-mass bins of `points` examples on the log-odds of the top label. The examples that serve as bin edges are
@@ -103,10 +96,10 @@ class TopLabelBinning:
     log-odds: uniform-mass binning of a binary event (Gupta & Ramdas 2021).
     """
 
-    group: BinSetIndices  # (k) int64: the row of bins of each predicted class; 0 is the shared one
+    group: BinSetIndices  # (k) the row of bins of each predicted class; 0 is the shared one
     edges: LogOddsEdges  # (groups, b - 1) inner edges in log-odds, padded with +inf
     accuracy: PerBinTensor  # (groups, b), nan if there was no example
-    count: BinCounts  # (groups, b) int64: examples behind each accuracy
+    count: BinCounts  # (groups, b) examples behind each accuracy
     of: BinnedEvent = "top"
     certificate: Certificate | None = None
     capabilities = Capabilities(num_classes=lambda fitted: len(fitted.group), exports=())
@@ -129,18 +122,18 @@ class TopLabelBinning:
                 code="fractional_outcomes",
             )
         event = binned_event(p)
-        class_index = _binned_class(p.logits, event)
-        score = _log_odds(p.logits, class_index)
-        correct = (class_index == label_tensor(p)).double()
-        weights = example_weights(p)
+        class_index = maps.binned_class(p.logits, event)
+        score = to_numpy(maps.class_log_odds(p.logits, class_index))
+        class_index, weights = to_numpy(class_index), to_numpy(example_weights(p))
+        correct = (class_index == p.labels).astype(float)
         # One of two classes, if it is evaluated, has the shared bins alone
-        has_own_bins = (torch.bincount(class_index, weights, minlength=p.k) >= points) & (event == "top")
-        group = torch.where(has_own_bins, has_own_bins.cumsum(0), 0)  # (k): 1, 2, ..., or 0 for the shared bins
+        has_own_bins = (np.bincount(class_index, weights, minlength=p.k) >= points) & (event == "top")
+        group = np.where(has_own_bins, has_own_bins.cumsum(), 0)  # (k): 1, 2, ..., or 0 for the shared bins
         masks = [group[class_index] == g for g in range(int(group.max()) + 1)]  # the examples of each set of bins
         bins = [_uniform_mass_bins(score[mask], correct[mask], weights[mask], points) for mask in masks]
-        edges, means, counts = map(list, zip(*bins, strict=True))
-        pad = partial(pad_sequence, batch_first=True)  # with edges that no score exceeds, and empty bins
-        fitted = cls(group, pad(edges, padding_value=math.inf), pad(means, padding_value=math.nan), pad(counts), event)
+        fills = (math.inf, math.nan, 0)  # edges that no score exceeds, and empty bins
+        edges, means, counts = (_stack_padded(rows, fill) for rows, fill in zip(zip(*bins), fills, strict=True))
+        fitted = cls(group, edges, means, counts, event)
         return Solution(fitted, "closed form", criterion="ece(bins=15)").with_certificate(p)
 
     @check_arguments
@@ -152,28 +145,23 @@ class TopLabelBinning:
         2022, theorem 1, with m = points - 1). For classes that share their bins it holds for all of them together, not
         for each. Assumes that new data have the distribution of the validation data and that scores do not tie.
 
-        >>> bins = TopLabelBinning(torch.zeros(2, dtype=torch.int64), torch.zeros(1, 1), torch.ones(1, 2),
-        ...                        torch.tensor([[100, 100]]))
+        >>> bins = TopLabelBinning([0, 0], [[0.0]], [[1.0, 1.0]], [[100, 100]])
         >>> round(bins.guarantee(0.1), 6)  # sqrt(log(40) / 200)
         0.13581
         """
-        counts = self.count[~self.accuracy.isnan()]
+        counts = self.count[~np.isnan(self.accuracy)]
         smallest_count = int(counts.min()) if len(counts) else 0
         return math.sqrt(math.log(2 * len(counts) / alpha) / (2 * smallest_count)) if smallest_count else math.inf
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p, with the accuracy of its bin as confidence, unchanged in an empty bin."""
-        class_index = _binned_class(logits, self.of)
-        row = self.group[class_index]
-        bin_index = torch.searchsorted(self.edges[row], _log_odds(logits, class_index)[:, None]).squeeze(1)
-        accuracy = _fill_nan(self.accuracy[row, bin_index], confidence(logits, self.of))
-        return replace_confidence(logits, accuracy, self.of)
+        return maps.top_label_binning(logits, vars(self))
 
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class ScalingBinning:
+class ScalingBinning(FittedMap):
     """Scaling-binning (Kumar, Liang & Ma 2019, section 4): temperature, then the mean confidence of its bin.
 
     If one of two classes is evaluated: Platt scaling, as in the paper, then the mean probability of its bin.
@@ -202,19 +190,18 @@ class ScalingBinning:
         scaler = Temperature.fit(p) if event == "top" else Platt.fit(p)
         table = Bins.undivided(bins, p.apply(scaler).with_event(event).events.by_score)
         status = worst_status("closed form", status_of(scaler))
-        fitted = cls(scaler, torch.from_numpy(table.edges), torch.from_numpy(table.confidence), event)
+        fitted = cls(scaler, table.edges, table.confidence, event)
         return Solution(fitted, status, criterion=f"ece(bins={bins})").with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p, with the mean scaled confidence of its bin as confidence."""
-        scaled = self.scaler(logits)
-        return replace_confidence(scaled, _look_up(self.edges, self.value, confidence(scaled, self.of)), self.of)
+        return maps.scaling_binning(logits, vars(self))
 
 
 @CALIBRATORS.register(revision=2)
 @dataclass(frozen=True, eq=False)
-class BayesianBinning:
+class BayesianBinning(FittedMap):
     r"""Bayesian binning into quantiles (Naeini, Cooper & Hauskrecht 2015), of the top label or one class of two.
 
     The confidence becomes the average over equal-mass binnings with B bins, B from $n^{1/3}/10$ to $10 n^{1/3}$, of
@@ -245,43 +232,24 @@ class BayesianBinning:
         for probability, binning in zip(posterior, binnings, strict=True):  # no binning changes between two edges
             value += probability * binning.means[unbounded_bin_index(binning.edges, edges[1:])]
         # No metric was minimized: let the certificate report the ECE
-        fitted = cls(torch.from_numpy(edges), torch.from_numpy(value), event)
+        fitted = cls(edges, value, event)
         return Solution(fitted, "closed form", criterion="ece(bins=15)").with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p, with the average of its bins over all binnings as confidence."""
-        return replace_confidence(logits, _look_up(self.edges, self.value, confidence(logits, self.of)), self.of)
+        return maps.data_bins(logits, vars(self))
 
 
-def _binned_class(logits: Tensor, event: BinnedEvent) -> Tensor:
-    """Return the class of every row whose probability is binned, (n): the predicted class, or always the same one."""
-    top = logits.argmax(-1)
-    return top if event == "top" else torch.full_like(top, event)
+def _stack_padded(rows: Sequence[np.ndarray], fill: float | int) -> np.ndarray:
+    """Return rows of different lengths as an array, with their ends filled."""
+    length = max(map(len, rows))
+    return np.stack([np.pad(row, (0, length - len(row)), constant_values=fill) for row in rows])
 
 
-def _log_odds(logits: Tensor, class_index: Tensor) -> Tensor:
-    """Return the log-odds log(c / (1 - c)) of one class per row, with probability c, (n).
-
-    Computed from the logits, so that they differ between rows whose probabilities round to 1.
-    """
-    z, index = logits.double(), class_index[:, None]
-    other_logits = z.scatter(-1, index, -torch.inf)
-    return z.gather(-1, index).squeeze(-1) - other_logits.logsumexp(-1)
-
-
-def _look_up(edges: Tensor, value: Tensor, confidence: Tensor) -> Tensor:
-    """Return the value of each confidence's bin, or the confidence itself if the bin is empty (nan)."""
-    index = torch.searchsorted(edges[1:-1], confidence.contiguous())  # as `unbounded_bin_index`
-    return _fill_nan(value[index], confidence)
-
-
-def _fill_nan(value: Tensor, fallback: Tensor) -> Tensor:
-    """Return the values, or the fallback where they are nan."""
-    return value.where(~value.isnan(), fallback)
-
-
-def _uniform_mass_bins(score: Tensor, correct: Tensor, weights: Tensor, points: int) -> tuple[Tensor, Tensor, Tensor]:
+def _uniform_mass_bins(
+    score: np.ndarray, correct: np.ndarray, weights: np.ndarray, points: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     r"""Place bins of at least `points` examples, with order statistics of the scores as edges.
 
     For n examples in $B = \lfloor n / points \rfloor$ bins, inner edge b is the score of rank
@@ -299,7 +267,7 @@ def _uniform_mass_bins(score: Tensor, correct: Tensor, weights: Tensor, points: 
         The inner edges, (b - 1), each halfway to the next score; and the accuracy and number of the examples of each
         bin, both (b).
     """
-    groups = GroupedScores.from_scores(*(to_numpy(x) for x in (score, correct, weights)))
+    groups = GroupedScores.from_scores(score, correct, weights)
     weight_up_to, correct_up_to = (np.append(0.0, x.cumsum()) for x in (groups.total_weight, groups.correct))
     n = float(weight_up_to[-1])
     bins = max(1, math.floor(n) // points)
@@ -314,8 +282,7 @@ def _uniform_mass_bins(score: Tensor, correct: Tensor, weights: Tensor, points: 
     num_correct = np.diff(np.interp([low, high], weight_up_to, correct_up_to), axis=0)[0]
     with np.errstate(invalid="ignore"):  # NaN in an empty bin
         means = num_correct / (high - low)
-    counts = (high - low).astype(np.int64)
-    return torch.from_numpy(edges), torch.from_numpy(means), torch.from_numpy(counts)
+    return edges, means, (high - low).astype(np.int64)
 
 
 class _BetaBinning(NamedTuple):

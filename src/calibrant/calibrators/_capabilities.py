@@ -1,22 +1,23 @@
 """Capabilities of calibrators, and the checks on every call of a fitted one.
 
-Learned tensors stay on the CPU and are copied to the device of the logits.
+Learned arrays lie in memory and are copied to the device of the logits.
 """
 
+import sys
 from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from calibrant._core.arrays import to_numpy
-from calibrant._core.types import InputError
+from calibrant._core.arrays import is_torch_array, namespace
+from calibrant._core.kernels.threads import map_row_chunks
+from calibrant._core.types import Array, InputError
+from calibrant.calibrators.fields import move_beside
 
-Call = Callable[[Any, Tensor], Tensor]
+CHUNK_ELEMENTS = 1 << 16  # logits that numpy maps at a time: 512 kB in float64, so that steps stay in cache
+Call = Callable[[Any, Array], Array]
 NETWORK_EXPORTS = ("torch.export", "ONNX")
 
 
@@ -69,43 +70,58 @@ def treats_classes_alike(calibrator: Any) -> bool:
 def calibrator_call(call: Call) -> Call:
     """Decorate the `__call__` of a calibrator.
 
-    Checks the logits, computes on their device, returns their precision, and undoes changes of the argmax by rounding
-    if the calibrator promises to preserve it.
+    Checks the logits, computes in their library and on their device, returns their precision, and undoes changes of the
+    argmax by rounding if the calibrator promises to preserve it. Arrays of numpy are mapped in chunks of rows.
     """
 
-    @takes_arrays
     @wraps(call)
-    def checked(self: Any, logits: Tensor) -> Tensor:
-        calibrated = call(prepare(self, logits), logits).to(logits.dtype)
-        return restore_argmax(calibrated, logits) if preserves_argmax(self) else calibrated
+    def checked(self: Any, logits: Array) -> Array:
+        check_logits(self, logits)
+        keeps_argmax = preserves_argmax(self)
+
+        def map_rows(z: Array) -> Array:
+            return like_logits(call(move_beside(self, z), z), z, keeps_argmax=keeps_argmax)
+
+        return in_chunks(map_rows, logits)
 
     return checked
 
 
-def takes_arrays(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a method of tensors of logits, so that arrays come out where an array goes in."""
+def in_chunks(function: Callable[[Array], Array], logits: Array) -> Array:
+    """Apply a function of logits to chunks of rows that stay in cache, or at once to tensors and few rows."""
+    if not isinstance(logits, np.ndarray):
+        return function(logits)
+    with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
+        if logits.size <= CHUNK_ELEMENTS:
+            return function(logits)
+        out = np.empty_like(logits)
 
-    @wraps(call)
-    def on_tensors(self: Any, logits: Any, *columns: Any) -> Any:
-        if not isinstance(logits, np.ndarray):
-            return call(self, logits, *columns)
-        result = call(self, torch.as_tensor(logits), *columns)
-        return tuple(map(to_numpy, result)) if isinstance(result, tuple) else to_numpy(result)
+        def fill(rows: np.ndarray, out_rows: np.ndarray) -> None:
+            with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):  # of this thread
+                out_rows[:] = function(rows)
 
-    return on_tensors
+        map_row_chunks(fill, logits, out, elements=CHUNK_ELEMENTS)
+        return out
 
 
-def prepare(calibrator: Any, logits: Any) -> Any:
-    """Return the calibrator on the device of the logits, after checking that it accepts them.
+def like_logits(calibrated: Array, logits: Array, *, keeps_argmax: bool) -> Array:
+    """Return calibrated logits in the precision of the given ones, and with their argmax if that is to stay."""
+    calibrated = namespace(logits).astype(calibrated, logits.dtype, copy=False)
+    return restore_argmax(calibrated, logits) if keeps_argmax else calibrated
+
+
+def check_logits(calibrator: Any, logits: Any) -> None:
+    """Refuse logits that a calibrator does not accept.
 
     Raises:
-        InputError: "num_classes" for another number of classes, "tensor_kind" for meta tensors, integers and arrays,
+        InputError: "num_classes" for another number of classes, "tensor_kind" for meta tensors, integers and lists,
             "logits_shape" for anything but rows of logits.
     """
-    if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+    is_array = isinstance(logits, np.ndarray) or is_torch_array(logits)
+    if not is_array or not _is_floating(logits):
+        kind = logits.dtype if is_array else type(logits).__name__
         raise InputError(
-            f"Expected a floating point tensor of logits, got {kind}. Try torch.tensor(logits, dtype=torch.float64).",
+            f"Expected a floating point array or tensor of logits, got {kind}. Try np.asarray(logits, dtype=float).",
             code="tensor_kind",
         )
     if logits.ndim != 2:
@@ -121,40 +137,28 @@ def prepare(calibrator: Any, logits: Any) -> Any:
             "Try fitting it on predictions of these classes.",
             code="num_classes",
         )
-    if logits.device.type == "meta":
+    if is_torch_array(logits) and logits.device.type == "meta":
         raise InputError(
             "Expected logits with values, got a tensor on the meta device. Try a network on the CPU or a GPU.",
             code="tensor_kind",
         )
-    return calibrator if logits.device.type == "cpu" else to_device(calibrator, logits.device)
 
 
-def to_device(value: Any, device: torch.device | str) -> Any:
-    """Copy the tensors in a calibrator or tuple to a device. Return the value itself if there is nothing to copy."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if type(value) is tuple:  # no NamedTuple, whose class would be lost
-        copied = tuple(to_device(item, device) for item in value)
-        return value if all(old is new for old, new in zip(value, copied, strict=True)) else copied
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    old_fields = {field.name: getattr(value, field.name) for field in fields(value)}
-    new_fields = {name: to_device(part, device) for name, part in old_fields.items()}
-    if all(new_fields[name] is part for name, part in old_fields.items()):
-        return value
-    copied = copy(value)
-    for name, part in new_fields.items():
-        object.__setattr__(copied, name, part)  # the dataclass is frozen; its constructor may check or compute again
-    return copied
+def _is_floating(x: Array) -> bool:
+    """Return whether an array or tensor holds floating point numbers."""
+    return x.dtype.kind == "f" if isinstance(x, np.ndarray) else x.is_floating_point()
 
 
-def restore_argmax(calibrated: Tensor, logits: Tensor) -> Tensor:
+def restore_argmax(calibrated: Array, logits: Array) -> Array:
     """Raise the class that `logits` predict one rounding step above the others, in rows where it lost the argmax."""
-    top = logits.argmax(-1, keepdim=True)
-    row_max, new_top = calibrated.max(-1, keepdim=True)
-    unchanged = new_top == top
-    if not torch.compiler.is_compiling() and bool(unchanged.all()):  # a compiled graph cannot branch on values
+    xp = namespace(calibrated)
+    top, new_top = (xp.argmax(x, axis=-1)[:, None] for x in (logits, calibrated))
+    changed = new_top != top
+    # A compiled graph cannot branch on values
+    if not (is_torch_array(logits) and sys.modules["torch"].compiler.is_compiling()) and not xp.any(changed):
         return calibrated
-    float_info = torch.finfo(calibrated.dtype)
-    raised = row_max + (row_max.abs() * float_info.eps + float_info.tiny)  # tiny, in case the maximum is 0
-    return calibrated.scatter(-1, top, torch.where(unchanged, calibrated.gather(-1, top), raised))
+    float_info, row_max = xp.finfo(calibrated.dtype), xp.max(calibrated, axis=-1, keepdims=True)
+    tiny = float_info.smallest_normal  # in case the maximum is 0
+    raised = row_max + (xp.abs(row_max) * float_info.eps + tiny)
+    is_top = xp.arange(logits.shape[-1], device=logits.device) == top
+    return xp.where(changed & is_top, raised, calibrated)

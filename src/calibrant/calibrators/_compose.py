@@ -9,21 +9,22 @@ from typing import Any
 import numpy as np
 
 from calibrant._core.arguments import NonNegativeInt, NumFolds, check_arguments
-from calibrant._core.arrays import namespace
+from calibrant._core.arrays import namespace, to_numpy
 from calibrant._core.kernels.roots import Certificate, worst_status
 from calibrant._core.kernels.softmax import log_sum_exp
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import Calibrator, CalibratorText, Categories, ColumnMap, InputError, Logits
+from calibrant.calibrators import maps
 from calibrant.calibrators._capabilities import (
     Capabilities,
     calibrator_call,
+    like_logits,
     num_classes,
     preserves_argmax,
-    restore_argmax,
-    takes_arrays,
     treats_classes_alike,
 )
 from calibrant.calibrators._fitting import Solution, fit_function, fit_method, has_parameter, status_of
+from calibrant.calibrators.fields import FittedMap
 from calibrant.predictions import Predictions, apply_calibrator
 from calibrant.predictions.folds import map_out_of_fold
 
@@ -32,13 +33,13 @@ __all__ = ["Chain"]
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class Chain:
+class Chain(FittedMap):
     """Two calibrators in sequence: `Chain(first, second)(logits)` is `second(first(logits))`.
 
     >>> from calibrant.calibrators import Temperature
-    >>> half = Temperature(torch.tensor(2.0))
-    >>> Chain(half, half)(torch.tensor([[4.0, 0.0]]))
-    tensor([[1., 0.]])
+    >>> half = Temperature(2.0)
+    >>> Chain(half, half)(np.array([[4.0, 0.0]]))
+    array([[1., 0.]])
     """
 
     first: Any  # fitted
@@ -80,14 +81,16 @@ class Chain:
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return second(first(z))."""
-        return self.second(self.first(logits.double()))
+        return maps.chain(logits, vars(self))
 
-    @takes_arrays
     def map_columns(self, logits: Logits, columns: Mapping[str, Categories]) -> Logits:
         """Return second(first(z)) as a call does, with the columns for calibrators that need them, such as groups."""
-        z = apply_calibrator(self.first, logits.double(), columns)
-        calibrated = apply_calibrator(self.second, z, columns).to(logits.dtype)
-        return restore_argmax(calibrated, logits) if preserves_argmax(self) else calibrated
+        calibrated = maps.double(logits)
+        for part in (self.first, self.second):
+            mapped = apply_calibrator(part, calibrated, columns)
+            # A user's own calibrator may have returned a tensor for an array
+            calibrated = to_numpy(mapped) if isinstance(logits, np.ndarray) else mapped
+        return like_logits(calibrated, logits, keeps_argmax=preserves_argmax(self))
 
     def column_notes(self, columns: Mapping[str, Categories]) -> tuple[str, ...]:
         """Return the notes of both calibrators to the user, such as one on groups that they were not fitted on."""
@@ -124,8 +127,8 @@ def cross_fit(
         InputError: for fewer examples than folds.
 
     >>> from calibrant.calibrators import Temperature
-    >>> cross_fit(Temperature, Predictions(3 * torch.eye(2).repeat(5, 1), [0, 1, 0, 1, 0, 1, 1, 0, 1, 0]), folds=2)
-    Predictions(n=10, k=2, float32)
+    >>> cross_fit(Temperature, Predictions(3 * np.tile(np.eye(2), (5, 1)), [0, 1, 0, 1, 0, 1, 1, 0, 1, 0]), folds=2)
+    Predictions(n=10, k=2, float64)
     """
     fit: Any = fit_function(calibrator)
     if has_parameter(fit, "estimate_gain"):  # of a fit that is thrown away
@@ -141,7 +144,7 @@ def pool(*members: Predictions) -> Predictions:
     Raises:
         InputError: if the members' labels or shapes differ.
 
-    >>> a, b = Predictions([[0.0, -torch.inf]], [0]), Predictions([[-torch.inf, 0.0]], [0])
+    >>> a, b = Predictions([[0.0, -np.inf]], [0]), Predictions([[-np.inf, 0.0]], [0])
     >>> np.exp(pool(a, b).logits)
     array([[0.5, 0.5]])
     """

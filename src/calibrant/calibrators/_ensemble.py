@@ -5,17 +5,18 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from calibrant._core.arrays import like, namespace, to_numpy
 from calibrant._core.kernels.roots import Certificate, worst_status
+from calibrant._core.kernels.softmax import class_columns, exp_in_place
 from calibrant._core.kernels.solvers import Mixture, fit_mixture
 from calibrant._core.registry import CALIBRATORS
-from calibrant._core.tensors import label_tensor, weight_tensor
 from calibrant._core.types import FractionVector, Logits, PositiveScalar
+from calibrant.calibrators import maps
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, example_mean, fit_method
 from calibrant.calibrators._temperature import fit_nll_temperature
+from calibrant.calibrators.fields import FittedMap
 from calibrant.predictions import Predictions
 
 __all__ = ["EnsembleTemperature"]
@@ -23,19 +24,18 @@ __all__ = ["EnsembleTemperature"]
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class EnsembleTemperature:
+class EnsembleTemperature(FittedMap):
     r"""Ensemble temperature scaling, $w_1 p^{(T)} + w_2 p^{(1)} + w_3 / k$ (Zhang, Kailkhura & Han 2020).
 
     $p^{(T)} = \mathrm{softmax}(z / T)$ and w lies on the simplex. Never changes a predicted class. Weights 1, 0, 0 are
     temperature scaling.
 
-    >>> number = lambda x: torch.tensor(x, dtype=torch.float64)
-    >>> EnsembleTemperature(number(1.0), number([0.5, 0.0, 0.5]))(torch.tensor([[0.0, -torch.inf]])).exp()
-    tensor([[0.7500, 0.2500]])
+    >>> np.exp(EnsembleTemperature(1.0, [0.5, 0.0, 0.5])(np.array([[0.0, -np.inf]])))
+    array([[0.75, 0.25]])
     """
 
-    temperature: PositiveScalar  # float64
-    weights: FractionVector  # (3) float64, on the simplex: temperature-scaled, original, uniform
+    temperature: PositiveScalar
+    weights: FractionVector  # (3) on the simplex: temperature-scaled, original, uniform
     certificate: Certificate | None = None
     capabilities = Capabilities(preserves_argmax=True, treats_classes_alike=True)
 
@@ -53,26 +53,25 @@ class EnsembleTemperature:
         t, steps, status = nll_fit.temperature, nll_fit.iterations, nll_fit.status
         if criterion == "brier":
             t, steps, status = _brier_temperature(p.double(), nll_fit.logit_spread)
-        temperature = torch.tensor(t, dtype=torch.float64)
-        z = p.logits.double()
-        members = [(z / temperature).softmax(-1), z.softmax(-1), torch.full_like(z, 1 / p.k)]  # (n k) each
-        if criterion == "nll":
-            index = label_tensor(p)[:, None]
-            mixture_fit = fit_mixture(torch.cat([probs.gather(1, index) for probs in members], 1), weight_tensor(p))
-        else:
-            mixture_fit = _brier_weights(members, p)
-        fitted, status = cls(temperature, mixture_fit.shares), worst_status(status, mixture_fit.status)
+        scaled, original = maps.softmax(maps.double(p.logits) / t), maps.softmax(p.logits)
+        members = [scaled, original, 0 * original + 1 / p.k]  # (n k) each
+        label_probs = np.column_stack([_label_columns(probs, p) for probs in members])  # (n 3)
+        mixture_fit = (
+            fit_mixture(label_probs, p.weights) if criterion == "nll" else _brier_weights(members, label_probs, p)
+        )
+        fitted, status = cls(t, mixture_fit.shares), worst_status(status, mixture_fit.status)
         solution = Solution(fitted, status, mixture_fit.optimality_gap, steps + mixture_fit.steps, criterion=criterion)
         return solution.with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p of the mixture."""
-        z = logits.double()
-        log_w = self.weights.log()
-        uniform = torch.zeros_like(z) - math.log(z.shape[-1])
-        members = torch.stack([(z / self.temperature).log_softmax(-1), z.log_softmax(-1), uniform])
-        return (members + log_w[:, None, None]).logsumexp(0)
+        return maps.ensemble_temperature(logits, vars(self))
+
+
+def _label_columns(probs: Any, p: Predictions) -> np.ndarray:
+    """Return the probability of each label, (n), from those of all classes, (n k)."""
+    return to_numpy(namespace(probs).take_along_axis(probs, like(p.labels, probs)[:, None], axis=1))[:, 0]
 
 
 def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Literal["converged", "at bound"]]:
@@ -87,12 +86,15 @@ def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Liter
     """
     from scipy.optimize import minimize_scalar  # slow to import
 
-    z, index = p.logits, label_tensor(p)[:, None]
+    xp, margin, index = namespace(p.logits), class_columns(p.logits, np.float64), like(p.labels, p.logits)[None]
+    margin -= xp.max(margin, axis=0)
 
     def brier(u: float) -> float:
         """Return the Brier score at T = exp(u), the mean of sum_j q_j^2 - 2 q_y + 1."""
-        q = (z * math.exp(-u)).softmax(-1)
-        return 1 + float(example_mean(q.square().sum(-1) - 2 * q.gather(1, index)[:, 0], p))
+        powers = exp_in_place(margin * math.exp(-u))
+        total = xp.sum(powers, axis=0)
+        square = xp.sum(powers**2, axis=0) / total**2
+        return 1 + float(example_mean(square - 2 * xp.take_along_axis(powers, index, axis=0)[0] / total, p))
 
     # The score need not be convex; the grid spans the spread times e^-8 to e^8
     grid = [math.log(spread) + 0.5 * i for i in range(-16, 17)]
@@ -105,27 +107,24 @@ def _brier_temperature(p: Predictions, spread: float) -> tuple[float, int, Liter
     return math.exp(minimum.x), len(grid) + int(minimum.nfev), "converged"
 
 
-def _brier_weights(members: list[Tensor], p: Predictions) -> Mixture:
-    r"""Minimize the Brier score of a mixture of members, each (n k), over its weights w on the simplex.
+def _brier_weights(members: list[Any], label_probs: np.ndarray, p: Predictions) -> Mixture:
+    r"""Minimize the Brier score of a mixture of m members, each (n k), over its weights w on the simplex.
 
     The score is $w^\top Q w - 2 l^\top w$ plus a constant, a convex quadratic: Q has the mean products of the
-    probabilities of two members, and l the mean probability that each member gives the label.
+    probabilities of two members, and l the mean probability that each member gives the label, from (n m).
     """
     from scipy.optimize import minimize  # slow to import
 
-    index, m = label_tensor(p)[:, None], len(members)
-    products = [example_mean((a * b).sum(1), p) for a in members for b in members]
-    quadratic = torch.stack(products).view(m, m).cpu()
-    linear = torch.stack([example_mean(probs.gather(1, index)[:, 0], p) for probs in members]).cpu()
+    m, linear = len(members), example_mean(label_probs, p)
+    quadratic = np.array([example_mean((a * b).sum(1), p) for a in members for b in members]).reshape(m, m)
 
-    def slope(w: Tensor) -> Tensor:
+    def slope(w: np.ndarray) -> np.ndarray:
         """Return the gradient of the score."""
         return 2 * (quadratic @ w - linear)
 
     def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the score, up to its constant, and its gradient."""
-        weights = torch.from_numpy(w)
-        return float(weights @ (quadratic @ weights - 2 * linear)), slope(weights).numpy()
+        return float(w @ (quadratic @ w - 2 * linear)), slope(w)
 
     end: Any = minimize(
         objective,
@@ -136,9 +135,9 @@ def _brier_weights(members: list[Tensor], p: Predictions) -> Mixture:
         constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
         options={"ftol": 1e-16, "maxiter": 1000},
     )
-    weights = torch.from_numpy(end.x).clamp_min(0)
+    weights = np.maximum(end.x, 0)
     shares = weights / weights.sum()
     gradient = slope(shares)
     # No weights on the simplex are better by more than this, because the score is convex
-    gap = float((gradient @ shares - gradient.min()).clamp_min(0))
+    gap = max(0.0, float(gradient @ shares - gradient.min()))
     return Mixture(shares, gap, 1)

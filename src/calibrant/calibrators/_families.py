@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-import torch
-
+from calibrant._core.arrays import namespace
 from calibrant.calibrators._affine import fit_matrix, fit_vector
 from calibrant.calibrators._affine_solver import GRADIENT_TOLERANCE
 from calibrant.calibrators._binary import fit_beta, fit_platt, fit_quadratic
@@ -66,8 +65,7 @@ class CalibratorFamily:
 
 def _fit_identity(data: FitInput, _: Any) -> Solution[SmoothedTemperature]:
     """Return the map to the uncalibrated probabilities, smoothed by one uniform example so that none is 0."""
-    temperature, count = torch.tensor([1.0, data.p.total_weight], dtype=torch.float64)
-    return Solution(SmoothedTemperature(temperature, count), "closed form", slack=smoothing_cost(data.p))
+    return Solution(SmoothedTemperature(1.0, data.p.total_weight), "closed form", slack=smoothing_cost(data.p))
 
 
 def _few_examples_handicap(p: Predictions) -> float:
@@ -80,7 +78,7 @@ def _distinct_scores_handicap(p: Predictions) -> float:
 
     There is none if all scores differ. Stated confidences, of which there are a dozen, make it an advantage.
     """
-    distinct = len((p.logits[:, 1] - p.logits[:, 0]).unique())
+    distinct = len(namespace(p.logits).unique_values(p.logits[:, 1] - p.logits[:, 0]))
     return 1.5 * math.log(distinct / p.total_weight)
 
 

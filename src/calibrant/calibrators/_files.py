@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from calibrant._core.arrays import is_torch_array, read_safetensors, to_numpy
 from calibrant._core.files import apply_umask
 from calibrant._core.foreign import parse_json
 from calibrant._core.kernels.digests import arrays_digest
 from calibrant._core.kernels.overlap import Sketch
 from calibrant._core.kernels.roots import Certificate
+from calibrant._core.lazy import import_optional
 from calibrant._core.registry import CALIBRATORS
-from calibrant._core.tensors import read_tensors
 from calibrant._core.text import to_one_line
 from calibrant._core.types import Calibrator, InputError, prefix_errors
 from calibrant.calibrators._auto import Candidate
 from calibrant.calibrators._capabilities import num_classes
 from calibrant.calibrators._compose import fitting_digests, is_custom_calibrator, learned_fields
+from calibrant.calibrators.fields import FittedMap, learned_arrays
 from calibrant.io.formats import CALIBRATOR_FORMAT
 from calibrant.predictions import Predictions
 from calibrant.predictions.validation.states import build_state, refuse_malformed
@@ -50,9 +50,9 @@ class Origin:
 def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None = None) -> None:
     """Write a fitted calibrator to a .safetensors file: class name, learned fields, versions and checksum.
 
-    Fields of a dataclass, or attributes of any other class, are stored by name: tensors as tensors, everything else
-    (numbers, texts, tuples, other calibrators, the certificate) as JSON in the metadata. The metadata also hold the
-    digests of the fitting data, so that `calibrate` refuses these data after `load`.
+    Fields of a dataclass, or attributes of any other class, are stored by name: arrays and tensors as such, everything
+    else (numbers, texts, tuples, other calibrators, the certificate) as JSON in the metadata. The metadata also hold
+    the digests of the fitting data, so that `calibrate` refuses these data after `load`.
 
     Args:
         calibrator: The fitted calibrator.
@@ -64,10 +64,9 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
         InputError: for a field that cannot be stored.
     """
     from safetensors import SafetensorError  # only files need this package
-    from safetensors.torch import save_file
 
-    tensors: dict[str, Tensor] = {}
-    encoded = _encode(calibrator, "", tensors)
+    arrays: dict[str, Any] = {}
+    encoded = _encode(calibrator, "", arrays)
     digests, rows, class_names = fitting_digests(calibrator), "", ""
     if fitted_on:
         digests.add(fitted_on.digest)
@@ -83,7 +82,7 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
         "calibrator": json.dumps(encoded, sort_keys=True, allow_nan=False),
     }
     try:
-        save_file(tensors, path, meta | {"sha256": arrays_digest(meta, tensors)})
+        _write(path, arrays, meta | {"sha256": arrays_digest(meta, arrays)})
         apply_umask(Path(path))
     except (SafetensorError, OSError) as error:
         raise InputError(
@@ -93,13 +92,13 @@ def save(calibrator: object, path: str | Path, *, fitted_on: Predictions | None 
 
 def content_digest(value: object) -> str:
     """Return the SHA-256 hex digest of a calibrator, or another value that `save` takes, from its fields."""
-    tensors: dict[str, Tensor] = {}
-    encoded = _encode(value, "", tensors)
-    return arrays_digest({"content": json.dumps(encoded, sort_keys=True)}, tensors)
+    arrays: dict[str, Any] = {}
+    encoded = _encode(value, "", arrays)
+    return arrays_digest({"content": json.dumps(encoded, sort_keys=True)}, arrays)
 
 
 def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
-    """Read a calibrator that `save` wrote. Learned tensors are restored bit for bit, on the CPU.
+    """Read a calibrator that `save` wrote. Learned arrays are restored bit for bit, in memory.
 
     Builds registered calibrators only (your own by `calibrators.register`) and `extra_classes`: no name in a file makes
     Python import or run anything. Fields must have the declared shapes and ranges.
@@ -115,11 +114,11 @@ def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
     >>> import tempfile
     >>> from calibrant.calibrators import Temperature, load, save
     >>> path = tempfile.mkdtemp() + "/t.safetensors"
-    >>> save(Temperature(torch.tensor(2.0)), path)
-    >>> load(path)(torch.tensor([[4.0, 0.0]]))
-    tensor([[2., 0.]])
+    >>> save(Temperature(2.0), path)
+    >>> load(path)(np.array([[4.0, 0.0]]))
+    array([[2., 0.]])
     """
-    meta, tensors = _read(Path(path))
+    meta, arrays = _read(Path(path))
     custom_classes = {_class_name(cls): cls for cls in extra_classes}
     with prefix_errors(f"{path}"), refuse_malformed(MALFORMED):
         description = _description(meta)
@@ -130,7 +129,7 @@ def load(path: str | Path, *, extra_classes: Iterable[type] = ()) -> Any:
                 f"Expected a calibrator, got a file of {kind}.save. Try {kind}.load, or another file.",
                 code="not_a_calibrator",
             )
-        value = _decode(description, tensors, custom_classes)
+        value = _decode(description, arrays, custom_classes)
         # An extra class need not be a calibrator, such as the `Fusion` of `load_instance`
         return value if type(value) in custom_classes.values() else _check_applies(value)
 
@@ -182,9 +181,9 @@ def _check_applies(calibrator: Any) -> Any:
     name = type(calibrator).__name__
     try:
         k = num_classes(calibrator) or 3  # any number, if it accepts all
-        logits = torch.linspace(-9, 9, 3, dtype=torch.float64)[:, None] * torch.arange(k, dtype=torch.float64) / k
+        logits = np.linspace(-9, 9, 3)[:, None] * np.arange(k) / k
         groups = getattr(calibrator, "names", ()) or ("",)  # known ones of `GroupCalibrated`, for which "" is a new one
-        Predictions(logits, torch.zeros(3, dtype=torch.int64), groups=[groups[0], groups[-1], ""]).apply(calibrator)
+        Predictions(logits, np.zeros(3, dtype=np.int64), groups=[groups[0], groups[-1], ""]).apply(calibrator)
     except Exception as error:  # any failure is the fault of the file
         reason = to_one_line(error)
         raise InputError(
@@ -195,7 +194,8 @@ def _check_applies(calibrator: Any) -> Any:
 
 
 # Values to JSON and back: a tensor is {"tensor": key}, an array {"array": key}, a tuple {"tuple": [...]}, and a
-# dataclass {"class": ..., "fields": ...}
+# dataclass {"class": ..., "fields": ...}. Learned arrays of this package's calibrators are {"tensor": key} as well, as
+# they were tensors in earlier versions
 
 
 NESTED_CLASSES: dict[str, type] = {"Certificate": Certificate, "Candidate": Candidate}  # parts of calibrators
@@ -210,25 +210,28 @@ def _class_name(cls: type) -> str:
     return next(names, f"{cls.__module__}.{cls.__qualname__}")
 
 
-def _encode(value: Any, field_path: str, tensors: dict[str, Tensor]) -> Any:
-    """Return a value as JSON, and add its tensors to `tensors` under the path of their field, such as ".first.bias"."""
-    if isinstance(value, Tensor):
+def _encode(value: Any, field_path: str, arrays: dict[str, Any], kind: str = "array") -> Any:
+    """Return a value as JSON, and add its arrays to `arrays` under the path of their field, such as ".first.bias".
+
+    An array is of the kind "array", or "tensor" if it is a learned field of a calibrator of this package.
+    """
+    if is_torch_array(value) or isinstance(value, np.ndarray):
         key = field_path or "value"
-        # safetensors takes only contiguous tensors that share no memory
-        tensors[key] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        return {"tensor": key}
-    if isinstance(value, np.ndarray):
-        key = _encode(torch.from_numpy(value), field_path, tensors)["tensor"]
-        return {"array": key}
+        if is_torch_array(value):
+            kind, value = "tensor", value.detach().cpu()
+        arrays[key] = value if str(value.dtype) == "torch.bfloat16" else np.array(to_numpy(value), order="C")
+        return {kind: key}
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": str(value)}  # JSON has no inf and nan
     if isinstance(value, tuple):
-        return {"tuple": [_encode(item, f"{field_path}.{i}", tensors) for i, item in enumerate(value)]}
+        return {"tuple": [_encode(item, f"{field_path}.{i}", arrays) for i, item in enumerate(value)]}
     if (is_dataclass(value) and not isinstance(value, type)) or is_custom_calibrator(value):
+        learned = learned_arrays(value)
         encoded_fields = {
-            name: _encode(part, f"{field_path}.{name}", tensors) for name, part in learned_fields(value).items()
+            name: _encode(part, f"{field_path}.{name}", arrays, "tensor" if name in learned else "array")
+            for name, part in (learned_fields(value) | learned).items()
         }
         return {"class": _class_name(type(value)), "fields": encoded_fields}
     raise InputError(
@@ -238,33 +241,31 @@ def _encode(value: Any, field_path: str, tensors: dict[str, Tensor]) -> Any:
     )
 
 
-def _decode(node: Any, tensors: Mapping[str, Tensor], custom_classes: Mapping[str, type]) -> Any:
-    """Return the value that `_encode` wrote as a JSON node. Raise `ValueError` for any other node."""
+def _decode(node: Any, arrays: Mapping[str, Any], custom_classes: Mapping[str, type], cls: type = object) -> Any:
+    """Return the value that `_encode` wrote as a JSON node of a class. Raise `ValueError` for any other node."""
     match node:
-        case {"tensor": str(key)}:
-            return tensors[key]
-        case {"array": str(key)}:
-            return tensors[key].numpy()
+        case {"tensor": str(key)} if not issubclass(cls, FittedMap):
+            return import_optional("torch", "torch", f"A file of {cls.__name__}").as_tensor(arrays[key])
+        case {"tensor": str(key)} | {"array": str(key)}:
+            return to_numpy(arrays[key])
         case {"float": str(text)}:
             return float(text)
         case {"tuple": list(items)}:
-            return tuple(_decode(item, tensors, custom_classes) for item in items)
+            return tuple(_decode(item, arrays, custom_classes, cls) for item in items)
         case {"class": str(name), "fields": dict(encoded_fields)}:
-            values = {key: _decode(item, tensors, custom_classes) for key, item in encoded_fields.items()}
-            return _build(name, values, custom_classes)
+            cls = _find_class(name, custom_classes)
+            values = {key: _decode(item, arrays, custom_classes, cls) for key, item in encoded_fields.items()}
+            return build_state(cls, values, name) if is_dataclass(cls) else _build_custom(cls, values)
         case None | bool() | int() | float() | str():
             return node
         case _:
             raise ValueError
 
 
-def _build(name: str, values: Mapping[str, Any], custom_classes: Mapping[str, type]) -> Any:
-    """Build a calibrator, or a part of one, from its fields, after checking their names, types, shapes and ranges.
+def _find_class(name: str, custom_classes: Mapping[str, type]) -> type:
+    """Return the class of a calibrator, or of a part of one, by its name in the file.
 
-    Args:
-        name: Class name in the file.
-        values: Decoded fields.
-        custom_classes: Classes that may be built although they are not registered, by name.
+    `custom_classes` may be built although they are not registered.
     """
     cls = custom_classes.get(name) or NESTED_CLASSES.get(name) or CALIBRATORS.get(name)
     if not isinstance(cls, type):  # unknown, or a fit function
@@ -273,9 +274,7 @@ def _build(name: str, values: Mapping[str, Any], custom_classes: Mapping[str, ty
         if "." in name:  # a class that was not registered when it was saved
             hint = f"load(path, extra_classes=[{name.rpartition('.')[2]}]), or registering it (--with its file)"
         raise InputError(f"Expected a known class, got {name!r}. Try {hint}.", code="unknown_class")
-    if not is_dataclass(cls):
-        return _build_custom(cls, values)
-    return build_state(cls, values, name)
+    return cls
 
 
 def _build_custom(cls: type, values: Mapping[str, Any]) -> Any:
@@ -293,10 +292,22 @@ def _build_custom(cls: type, values: Mapping[str, Any]) -> Any:
 # The file
 
 
-def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Return the metadata and tensors of a file, after checking its format, version and checksum."""
+def _write(path: str | Path, arrays: dict[str, Any], metadata: dict[str, str]) -> None:
+    """Write arrays and metadata. Tensors of bfloat16, which numpy lacks, need torch."""
+    from safetensors.numpy import save_file
+
+    if any(map(is_torch_array, arrays.values())):
+        from safetensors.torch import save_file  # pyright: ignore
+
+        torch: Any = sys.modules["torch"]
+        arrays = {key: torch.as_tensor(value) for key, value in arrays.items()}
+    save_file(arrays, path, metadata)
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the metadata and arrays of a file, after checking its format, version and checksum."""
     with prefix_errors(f"{path}"):
-        tensors, meta = read_tensors(path)
+        arrays, meta = read_safetensors(path, "np")
     version = meta.get("version", "")
     if meta.get("format") != CALIBRATOR_FORMAT or not (version.isascii() and version.isdigit() and len(version) < 10):
         raise InputError(
@@ -311,9 +322,9 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         )
     stored_checksum = meta.pop("sha256", "")  # the checksum covers the other keys
     keys = METADATA_KEYS | {key for key, since in KEY_VERSIONS.items() if int(version) >= since}
-    if meta.keys() != keys or stored_checksum != arrays_digest(meta, tensors):
+    if meta.keys() != keys or stored_checksum != arrays_digest(meta, arrays):
         raise InputError(
             f"Expected the checksum in {path}, got another: the file was damaged or changed. Try saving it again.",
             code="checksum",
         )
-    return meta, tensors
+    return meta, arrays

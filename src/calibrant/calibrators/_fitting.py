@@ -7,21 +7,17 @@ from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from calibrant._core import registry
-from calibrant._core.arrays import call_with_arrays
+from calibrant._core.arrays import call_with_arrays, like, namespace, to_numpy
 from calibrant._core.kernels.roots import Certificate, Status
-from calibrant._core.tensors import weight_tensor, with_tensors
 from calibrant._core.types import InputError
-from calibrant.calibrators._capabilities import to_device
 from calibrant.metrics import accuracy, nll
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import FitFunction
 from calibrant.predictions.masks import replace_masks
 
-TINY_DIVISOR = 1e-300  # replaces a divisor of 0, so that 0 / 0 becomes 0 instead of nan
 Fitted = TypeVar("Fitted")
 Settings = ParamSpec("Settings")
 
@@ -87,16 +83,15 @@ def fit_method(method: Callable[Concatenate[Any, Predictions, Settings], Fitted]
     @wraps(method)
     def fit(cls: Any, predictions: Any, labels: Any = None, weights: Any = None, **settings: Any) -> Fitted:
         with as_predictions(predictions, labels, weights, in_chunks=False) as validated:
-            p = tensors = with_tensors(validated)
+            p = validated
             # Passed on as they are: they do not change what is fitted, and an earlier fit has no type to check
             passed_on = {name: settings.pop(name) for name in ("warm_start", "estimate_gain") if name in settings}
-            if p.weights is not None and not bool((p.weights > 0).all()):
+            if p.weights is not None and not (p.weights > 0).all():
                 p = p[p.weights > 0]
             p = replace_masks(p.with_effective_weights()).with_both_orders()
             fitted = method(cls, p, **passed_on, **registry.check_settings(method, settings, cls.__name__))  # pyright: ignore
-            fitted = to_device(fitted, "cpu")
             # The digest of the given rows, not of the changed ones, is what `calibrate` compares
-            return fitted if p is tensors else _with_data_digest(fitted, validated)
+            return fitted if p is validated else _with_data_digest(fitted, validated)
 
     # By which `fit_function` tells this fit from a user's own, which takes arrays
     fit.takes_predictions = True  # pyright: ignore[reportAttributeAccessIssue]
@@ -156,7 +151,7 @@ def fit(calibrator: Any, predictions: Any, labels: Any = None, weights: Any = No
         labels: Labels, if logits are given.
         weights: Weights, if logits are given.
 
-    >>> fit("Temperature", torch.eye(2), torch.tensor([0, 1])).certificate.status
+    >>> fit("Temperature", np.eye(2), np.array([0, 1])).certificate.status
     'separable'
     """
     with as_predictions(predictions, labels, weights, in_chunks=False) as p:
@@ -219,34 +214,35 @@ def check_status(status: Status, value_before: float, value_after: float, slack:
 
 def _count_impossible(p: Predictions) -> int:
     """Return the weighted number of examples in which some class has probability 0."""
-    rows = p.logits.isneginf().any(1)
-    return round(float(example_weights(p)[rows].sum()))
+    xp = namespace(p.logits)
+    rows = xp.any(p.logits == -xp.inf, axis=1)
+    return round(float(example_weights(p)[to_numpy(rows)].sum())) if xp.any(rows) else 0
 
 
-def example_weights(p: Predictions) -> Tensor:
+def example_weights(p: Predictions) -> np.ndarray:
     """Return the weight of every example, (n) float64: 1 if predictions have no weights."""
-    w = weight_tensor(p)
-    return torch.ones(len(p), dtype=torch.float64, device=p.logits.device) if w is None else w
+    return np.ones(len(p)) if p.weights is None else p.weights
 
 
-def example_mean(values: Tensor, p: Predictions) -> Tensor:
-    """Return the weighted mean of values (n, ...) over examples."""
-    w = weight_tensor(p)
-    return values.mean(0) if w is None else w @ values / p.total_weight
+def example_mean(values: Any, p: Predictions) -> np.ndarray:
+    """Return the weighted mean of values (n, ...), an array or a tensor, over examples as an array."""
+    mean = values.mean(0) if p.weights is None else like(p.weights, values) @ values / p.total_weight
+    return to_numpy(mean)
 
 
-def weighted_median(values: Tensor, weights: Tensor | None) -> Tensor:
+def weighted_median(values: Any, weights: Any | None) -> float:
     """Return the lower weighted median of values (n), the smallest at which half of the weight is reached.
 
-    It is 1 if there are no values.
+    It is 1 if there are no values. The weights, if there are any, lie where the values do.
     """
     if not len(values):
-        return values.new_ones(())
+        return 1.0
+    xp = namespace(values)
+    order = xp.argsort(values)
     if weights is None:
-        return values.median()
-    values, order = values.sort()
-    cumulative_weight = weights[order].cumsum(0)
-    return values[torch.searchsorted(cumulative_weight, cumulative_weight[-1] / 2)]
+        return float(values[order[(len(values) - 1) // 2]])
+    cumulative_weight = xp.cumulative_sum(weights[order])
+    return float(values[order[int(xp.sum(cumulative_weight < cumulative_weight[-1] / 2))]])
 
 
 def _public_signature(method: Callable[..., Any]) -> inspect.Signature:

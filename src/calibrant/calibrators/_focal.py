@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-import torch
 
-from calibrant import theory
 from calibrant._core.kernels.roots import Certificate
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import InputError, Logits, MetricText, PositiveFloat, PositiveScalar, Range, Scalar
+from calibrant.calibrators import maps
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.calibrators._grid_search import GridMinimum, search_grid, search_points
 from calibrant.calibrators._temperature import temperature_grid
+from calibrant.calibrators.fields import FittedMap
 from calibrant.predictions import Predictions
 
 __all__ = ["FocalMap", "FocalTemperature"]
@@ -30,14 +30,14 @@ FOCAL_GRIDS: dict[str, tuple[list[float], list[float]]] = {  # gammas and temper
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class FocalMap:
+class FocalMap(FittedMap):
     r"""The focal calibration map, $p_j \propto q_j / g(q_j, \gamma)$ (Komisarenko & Kull 2024, eq. 1).
 
     Maps the minimizer of focal loss with this gamma to the true probabilities, without validation data. Never changes
     a predicted class. Sharpens predictions above `theory.confidence_threshold` for gamma > 0; identity at gamma = 0.
 
-    >>> FocalMap(2.0)(torch.tensor([[0.626614827, 0.373385173]]).log()).exp()
-    tensor([[0.8000, 0.2000]])
+    >>> np.exp(FocalMap(2.0)(np.log([[0.626614827, 0.373385173]]))).round(4)
+    array([[0.8, 0.2]])
     """
 
     table_fields: ClassVar[tuple[str, ...]] = ("gamma",)  # shown in brackets in tables
@@ -55,26 +55,26 @@ class FocalMap:
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p after the focal calibration map."""
-        return theory.focal_map(logits, gamma=self.gamma)
+        return maps.fixed_focal_map(logits, vars(self))
 
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class FocalTemperature:
+class FocalTemperature(FittedMap):
     r"""Focal temperature scaling, softmax(z / T) and then the focal map (Komisarenko & Kull 2024, section 4.2).
 
     Never changes a predicted class. Temperature scaling at gamma = 0. With two classes it is nearly a temperature:
     within 0.0012 in probability for gamma >= 0, within 0.014 for gamma = -0.5. With many classes it moves the top
     probability against the others.
 
-    >>> FocalTemperature(torch.tensor(2.0), torch.tensor(0.0))(torch.tensor([[4.0, 0.0]])).softmax(-1)
-    tensor([[0.8808, 0.1192]])
+    >>> np.exp(FocalTemperature(2.0, 0.0)(np.array([[4.0, 0.0]]))).round(4)
+    array([[0.8808, 0.1192]])
     """
 
     table_fields: ClassVar[tuple[str, ...]] = ("temperature", "gamma")  # shown in brackets in tables
 
-    temperature: PositiveScalar  # float64
-    gamma: Annotated[Scalar, Range(gt=-1, lt=math.inf)]  # float64
+    temperature: PositiveScalar
+    gamma: Annotated[Scalar, Range(gt=-1, lt=math.inf)]
     certificate: Certificate | None = None
     capabilities = Capabilities(preserves_argmax=True, treats_classes_alike=True)
 
@@ -119,14 +119,14 @@ class FocalTemperature:
             minimum, passes = search_grid(p, criterion, gammas, ts), len(gammas) * len(ts)
             gamma_on_edge = gamma is None and minimum.gamma in (min(gammas), max(gammas))
             on_edge = gamma_on_edge or minimum.temperature in (min(ts), max(ts))
-        t, best_gamma = torch.tensor([minimum.temperature, minimum.gamma], dtype=torch.float64)
         status = "at bound" if on_edge else "grid"
-        return Solution(cls(t, best_gamma), status, iterations=passes, criterion=criterion).with_certificate(p)
+        fitted = cls(minimum.temperature, minimum.gamma)
+        return Solution(fitted, status, iterations=passes, criterion=criterion).with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p after the temperature and the focal calibration map."""
-        return theory.focal_map(logits / self.temperature, gamma=self.gamma)
+        return maps.focal_temperature(logits, vars(self))
 
 
 def _search_line(p: Predictions, criterion: str, gammas: Sequence[float], ts: Sequence[float]) -> GridMinimum:

@@ -13,17 +13,15 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from calibrant import theory
 from calibrant._core import registry
 from calibrant._core.kernels.roots import first_minimum
-from calibrant._core.kernels.threads import map_row_chunks
+from calibrant._core.types import Array
+from calibrant.calibrators import maps
+from calibrant.calibrators._capabilities import in_chunks
 from calibrant.metrics import signed_gap
 from calibrant.predictions import Predictions
 
@@ -114,14 +112,11 @@ def search_grid(p: Predictions, criterion: str, gammas: Sequence[float], ts: Seq
 
 def _apply_point(p: Predictions, gamma: float, t: float) -> Predictions:
     """Return the predictions after temperature t and the focal map with this gamma, which is the identity at 0."""
-    if not gamma:
-        return p.apply(lambda z: z / t)
-    return p.apply(lambda z: torch.cat(map_row_chunks(partial(_focal_map, gamma, t), z)))
 
+    def map_rows(z: Array) -> Array:
+        return maps.focal_map(z / t, gamma) if gamma else z / t
 
-def _focal_map(gamma: float, t: float, z: Tensor) -> Tensor:
-    """Return the logits z after temperature t and the focal map. z comes last so that `partial` fixes the others."""
-    return theory.focal_map(z / t, gamma=gamma)
+    return p.apply(lambda z: in_chunks(map_rows, z))
 
 
 def _bound_parts(metric: registry.Method, p: Predictions) -> tuple[BoundParts, Callable[..., float]] | None:

@@ -5,27 +5,29 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from torch import Tensor
 
+from calibrant._core.arrays import like, to_numpy
 from calibrant._core.kernels.roots import Certificate
+from calibrant._core.kernels.softmax import exp_in_place
 from calibrant._core.kernels.threads import thread_limit
+from calibrant._core.lazy import special
 from calibrant._core.registry import CALIBRATORS
-from calibrant._core.tensors import label_tensor, like_logits
 from calibrant._core.text import shorten_list
 from calibrant._core.types import FINITE_RANGE, CalibratorText, Categories, FiniteVector, InputError, Logits, Range
-from calibrant.calibrators._affine import LOG_PROB_FLOOR, BiasCorrectedTemperature
-from calibrant.calibrators._capabilities import Capabilities, calibrator_call, prepare, takes_arrays
+from calibrant.calibrators import maps
+from calibrant.calibrators._affine import BiasCorrectedTemperature
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call, check_logits, like_logits
 from calibrant.calibrators._compose import Chain
 from calibrant.calibrators._fitting import (
-    TINY_DIVISOR,
     Solution,
     example_weights,
     fit_function,
     fit_method,
     status_of,
 )
+from calibrant.calibrators.fields import FittedMap, move_beside
+from calibrant.calibrators.maps import LOG_PROB_FLOOR, TINY_DIVISOR
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import map_out_of_fold, num_units
 from calibrant.predictions.validation.names import group_positions
@@ -43,13 +45,13 @@ MAX_BLOCK_ELEMENTS = 1 << 22  # probabilities of a group under several priors th
 MIN_GAIN = 1e-9  # nats by which a Newton step must raise the log posterior
 VALUE_PRECISION = 1e-12  # relative decrease of a log posterior that is rounding
 
-Biases = Annotated[Float[Tensor, "m k"], FINITE_RANGE]
+Biases = Annotated[Float[np.ndarray, "m k"], FINITE_RANGE]
 Slopes = Annotated[FiniteVector, Range(gt=0)]
 
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class GroupCalibrated:
+class GroupCalibrated(FittedMap):
     r"""A calibrator with a correction for every group: $a_g \log p + b_g$ of the calibrated p.
 
     The differences between groups are estimated by hierarchical Bayes (partial pooling). Slopes and biases are normal
@@ -63,17 +65,16 @@ class GroupCalibrated:
     calibrator. Fitted without groups, it is the common calibrator. With several labels per example, the label is the
     group.
 
-    >>> number = lambda *x: torch.tensor(x, dtype=torch.float64)
     >>> from calibrant.calibrators import Identity
-    >>> fitted = GroupCalibrated(Identity(), ("a",), number(2.0), number([0.0, 1.0]))
+    >>> fitted = GroupCalibrated(Identity(), ("a",), [2.0], [[0.0, 1.0]])
     >>> Predictions([[0.0, 1.0], [0.0, 1.0]], [0, 1], groups=["a", "new"]).apply(fitted).logits.tolist()
     [[0.0, 3.0], [0.0, 1.0]]
     """
 
     pooled: Any  # the common calibrator, fitted to the examples of all groups
     names: tuple[str, ...]  # group names
-    slopes: Slopes  # (m) float64
-    biases: Biases  # (m k) float64
+    slopes: Slopes  # (m)
+    biases: Biases  # (m k)
     certificate: Certificate | None = None
     capabilities = Capabilities(num_classes=lambda fitted: fitted.biases.shape[1], takes_groups=True)
 
@@ -93,13 +94,12 @@ class GroupCalibrated:
         p = p.double()
         pooled = fit(p)
         names, groups = _nonempty_groups(p)
-        slopes = torch.ones(len(names), dtype=torch.float64)
-        biases = torch.zeros(len(names), p.k, dtype=torch.float64)
+        slopes, biases = np.ones(len(names)), np.zeros((len(names), p.k))
         if names:
             calibrated = map_out_of_fold(fit, p, folds=NUM_FOLDS) if num_units(p) >= 2 * NUM_FOLDS else p.apply(pooled)
             # One row per group: its slope minus 1 and, for few enough classes, its k biases; all shrunk towards 0
             corrections = _posterior_means(calibrated, [groups == i for i in range(len(names))])
-            slopes = (1 + corrections[:, 0]).clamp_min(MIN_GROUP_SLOPE)
+            slopes = np.maximum(1 + corrections[:, 0], MIN_GROUP_SLOPE)
             if corrections.shape[1] > 1:
                 biases = corrections[:, 1:]
         # The corrections always converge; the common calibrator may not, and then its certificate says so
@@ -117,21 +117,20 @@ class GroupCalibrated:
                 f"calibrator of one group, of_group({self.names[0]!r}).",
                 code="no_groups",
             )
-        return self.pooled(logits)
+        return maps.apply(self.pooled, logits)
 
-    @takes_arrays
     def map_columns(self, logits: Logits, columns: Mapping[str, Categories]) -> Logits:
         """Return logits with the correction of each row's group. Without groups, do as `__call__` does."""
         if "groups" not in columns:
             return self(logits)
-        fitted: GroupCalibrated = prepare(self, logits)
-        slopes = torch.cat([fitted.slopes, fitted.slopes.new_ones(1)])  # the last one is for new groups
-        biases = torch.cat([fitted.biases, fitted.biases.new_zeros(1, logits.shape[1])])
+        check_logits(self, logits)
         groups = columns["groups"]
-        # Row of `slopes` and `biases`: first for each group of the predictions, which may be new, then for each row
+        # First for each group of the predictions, which may be new, then for each row
         indices = group_positions(groups.names, self.names, len(self.names))
-        index = like_logits(np.array(indices)[groups.index], logits)
-        return (fitted.pooled(logits.double()) * slopes[index, None] + biases[index]).to(logits.dtype)
+        index = like(np.array(indices, dtype=np.int64)[groups.index], logits)
+        common = maps.apply(self.pooled, maps.double(logits))
+        corrected = maps.group_calibrated(common, vars(move_beside(self, logits)), index)
+        return like_logits(corrected, logits, keeps_argmax=False)
 
     def of_group(self, name: str) -> Chain:
         """Return the calibrator of one group, for logits alone. Raises `InputError` for an unknown group."""
@@ -165,7 +164,7 @@ def _nonempty_groups(p: Predictions) -> tuple[tuple[str, ...], np.ndarray]:
     return tuple(p.group_names[i] for i in codes.tolist()), index
 
 
-def _posterior_means(p: Predictions, groups: list[np.ndarray]) -> Tensor:
+def _posterior_means(p: Predictions, groups: list[np.ndarray]) -> np.ndarray:
     """Return the posterior mean differences of every group from the common calibrator, (m d).
 
     The d differences are of the slope from 1 and, with at most 64 classes, of the k biases from 0. Each group is fitted
@@ -178,14 +177,16 @@ def _posterior_means(p: Predictions, groups: list[np.ndarray]) -> Tensor:
     num_biases = p.k if p.k <= MAX_BIAS_CLASSES else 0
     bias_deviations = PRIOR_DEVIATIONS if num_biases else PRIOR_DEVIATIONS[:1]  # one, so that no pair occurs twice
     priors = [[slope] + [bias] * num_biases for slope in PRIOR_DEVIATIONS for bias in bias_deviations]
-    precision = torch.tensor(priors, dtype=torch.float64) ** -2  # (c d)
+    precision = np.array(priors) ** -2.0  # (c d)
     posteriors = [_group_posterior(p[mask], precision) for mask in groups]
-    modes, log_evidence = (torch.stack(parts) for parts in zip(*posteriors, strict=True))  # (m c d), (m c)
-    likelihood = (log_evidence - log_evidence.amax(1, keepdim=True)).exp()  # a factor for each group changes no weight
+    modes, log_evidence = (np.stack(parts) for parts in zip(*posteriors, strict=True))  # (m c d), (m c)
+    # A factor for each group changes no weight
+    likelihood = np.exp(log_evidence - log_evidence.max(1, keepdims=True))
     return (_posterior_weights(likelihood)[:, :, None] * modes).sum(1)
 
 
-def _posterior_weights(likelihood: Tensor) -> Tensor:
+@np.errstate(divide="ignore")  # of the logarithm of a likelihood of 0
+def _posterior_weights(likelihood: np.ndarray) -> np.ndarray:
     """Return each group's posterior probabilities of the priors, (m c) for m groups and c priors.
 
     Averages over hypotheses: that all groups have the same prior; or, for every pair of priors and every share of
@@ -195,26 +196,27 @@ def _posterior_weights(likelihood: Tensor) -> Tensor:
         likelihood: Marginal likelihood of each group's data under each prior, (m c), up to a factor for each group.
     """
     c = likelihood.shape[1]
-    hypothesis_prior = torch.full((c,), PRIOR_COMMON_DEVIATION / c, dtype=torch.float64)
+    hypothesis_prior = np.full(c, PRIOR_COMMON_DEVIATION / c)
     hypothesis_prior[0] += PRIOR_NO_DIFFERENCE  # the first prior means no difference
     outlier_prior = (1 - hypothesis_prior.sum()) / (len(OUTLIER_SHARES) * c * c)  # of one share and pair of priors
     # for each share, (m c c): likelihood of group g if most groups have prior i and the share of outliers has prior j
-    mixed = [torch.lerp(likelihood[:, :, None], likelihood[:, None], share) for share in OUTLIER_SHARES]
+    mixed = [(1 - share) * likelihood[:, :, None] + share * likelihood[:, None] for share in OUTLIER_SHARES]
     log_posteriors = [  # of the hypotheses, up to a constant
-        likelihood.log().sum(0) + hypothesis_prior.log(),
-        *((pair_likelihood.log().sum(0) + outlier_prior.log()).flatten() for pair_likelihood in mixed),
+        np.log(likelihood).sum(0) + np.log(hypothesis_prior),
+        *((np.log(pair_likelihood).sum(0) + np.log(outlier_prior)).ravel() for pair_likelihood in mixed),
     ]
-    for_all, *for_pairs = torch.cat(log_posteriors).softmax(0).split([c] + [c * c] * len(OUTLIER_SHARES))
-    weights = for_all.expand_as(likelihood).clone()
+    posterior = special.softmax(np.concatenate(log_posteriors))
+    for_all, for_pairs = posterior[:c], posterior[c:].reshape(-1, c, c)
+    weights = np.tile(for_all, (len(likelihood), 1))
     # given a pair (i, j), group g has prior i with probability (1 - share) likelihood[g, i] / mixed[g, i, j]
     for share, pair_likelihood, pair_posterior in zip(OUTLIER_SHARES, mixed, for_pairs, strict=True):
-        ratio = pair_posterior.view(c, c) / pair_likelihood  # (m c c)
+        ratio = pair_posterior / np.maximum(pair_likelihood, TINY_DIVISOR)  # (m c c), 0 if the likelihood is
         as_majority, as_outlier = (1 - share) * ratio.sum(2), share * ratio.sum(1)  # summed over j, and over i
         weights += likelihood * (as_majority + as_outlier)
     return weights
 
 
-def _group_posterior(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]:
+def _group_posterior(p: Predictions, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return a group's differences from the common calibrator under c priors, and the evidence of its data for each.
 
     The d differences are of the slope from 1 and, unless d is 1, of the k biases from 0.
@@ -226,40 +228,46 @@ def _group_posterior(p: Predictions, precision: Tensor) -> tuple[Tensor, Tensor]
     Returns:
         The posterior modes, (c d), and the logarithm of the marginal likelihood, (c).
     """
-    x = p.logits.log_softmax(-1).clamp_min(LOG_PROB_FLOOR)
+    x = np.maximum(to_numpy(maps.log_softmax(p.logits)).T, LOG_PROB_FLOOR)
     weights = example_weights(p) / _design_effect(x, p)  # examples of a cluster count as fewer independent ones
-    priors_per_block = max(1, MAX_BLOCK_ELEMENTS // x.numel())  # which bounds the memory
-    with thread_limit(x.numel() * min(priors_per_block, len(precision))):
-        blocks = [_posterior_modes(x, label_tensor(p), weights, block) for block in precision.split(priors_per_block)]
-    modes, log_evidence = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+    size = max(1, MAX_BLOCK_ELEMENTS // x.size)  # priors per block, which bounds the memory
+    with thread_limit(x.size * min(size, len(precision))):
+        blocks = [
+            _posterior_modes(x, p.labels, weights, precision[first : first + size])
+            for first in range(0, len(precision), size)
+        ]
+    modes, log_evidence = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     return modes, log_evidence
 
 
-def _design_effect(log_probs: Tensor, p: Predictions) -> float:
+def _design_effect(log_probs: np.ndarray, p: Predictions) -> float:
     """Return the design effect of clusters, the ratio of examples to independent examples, at least 1.
 
     It is the variance of the summed residuals 1[y = j] - p_j, estimated as if only clusters were independent, over the
     one estimated as if all examples were.
 
     Args:
-        log_probs: Log-probabilities (n k).
+        log_probs: Log-probabilities (k n).
         p: Labels, weights and clusters of the examples.
     """
     if p.clusters is None:
         return 1.0
-    residuals = (torch.nn.functional.one_hot(label_tensor(p), p.k) - log_probs.exp()) * example_weights(p)[:, None]
-    codes, index = np.unique(p.clusters, return_inverse=True)
-    cluster_sums = torch.zeros(len(codes), p.k, dtype=torch.float64).index_add_(0, torch.from_numpy(index), residuals)
-    return max(1.0, float(cluster_sums.square().sum() / residuals.square().sum().clamp_min(TINY_DIVISOR)))
+    is_label = np.arange(p.k)[:, None] == p.labels
+    residuals = (is_label - np.exp(log_probs)) * example_weights(p)
+    _, index = np.unique(p.clusters, return_inverse=True)
+    cluster_sums = np.array([np.bincount(index, row) for row in residuals])
+    return max(1.0, float((cluster_sums**2).sum() / max((residuals**2).sum(), TINY_DIVISOR)))
 
 
-def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
+def _posterior_modes(
+    x: np.ndarray, y: np.ndarray, w: np.ndarray, precision: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Maximize the concave log posterior of a group's d differences for all c priors at once, by Newton's method.
 
     A step is halved while the log posterior falls.
 
     Args:
-        x: Log-probabilities, (n k).
+        x: Log-probabilities, (k n).
         y: Labels, (n).
         w: Weights of the examples, (n).
         precision: Inverse variances of the normal priors, (c d).
@@ -267,45 +275,57 @@ def _posterior_modes(x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tupl
     Returns:
         The modes, (c d), and Laplace's approximation of the logarithm of the marginal likelihood, (c).
     """
-    theta = torch.zeros_like(precision)
+    theta = np.zeros_like(precision)
     value, gradient, hessian = _log_posterior(theta, x, y, w, precision)  # the last one is minus the Hessian
     for _ in range(100):
-        step = torch.linalg.solve(hessian, gradient)
+        step = np.linalg.solve(hessian, gradient[:, :, None])[:, :, 0]
         if float((step * gradient).sum(1).max()) < MIN_GAIN:  # twice the gain that the quadratic model predicts
             break
         # halve the steps of the priors whose log posterior falls
-        lowest_accepted = value - VALUE_PRECISION * (1 + value.abs())
+        lowest_accepted = value - VALUE_PRECISION * (1 + np.abs(value))
         value, gradient, hessian = _log_posterior(theta + step, x, y, w, precision)
-        while bool((value < lowest_accepted).any()):
-            step = step * torch.where(value < lowest_accepted, 0.5, 1.0)[:, None]
+        while (value < lowest_accepted).any():
+            step = step * np.where(value < lowest_accepted, 0.5, 1.0)[:, None]
             value, gradient, hessian = _log_posterior(theta + step, x, y, w, precision)
         theta = theta + step
-    log_determinant = torch.linalg.slogdet(hessian).logabsdet
-    return theta, value + (precision.log().sum(1) - log_determinant) / 2
+    log_determinant = np.linalg.slogdet(hessian).logabsdet
+    return theta, value + (np.log(precision).sum(1) - log_determinant) / 2
 
 
-def _log_posterior(theta: Tensor, x: Tensor, y: Tensor, w: Tensor, precision: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _log_posterior(
+    theta: np.ndarray, x: np.ndarray, y: np.ndarray, w: np.ndarray, precision: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the log posterior (c), its gradient (c d), and minus its Hessian (c d d), for every row of theta (c d).
 
     A row of theta has the differences of a slope from 1 and, unless d is 1, of the biases from 0. The others are as in
     `_posterior_modes`. The Hessian has the covariances, under the probabilities p of an example, of its x and of the
     indicators of the classes.
     """
-    rows = torch.arange(len(y))
-    has_biases = theta.shape[1] > 1
-    bias = theta[:, None, 1:] if has_biases else 0.0
-    log_p = ((1 + theta[:, :1, None]) * x + bias).log_softmax(-1)  # (c n k)
-    p = log_p.exp()
-    value = (log_p[:, rows, y] * w).sum(1) - (precision * theta.square()).sum(1) / 2
-    mean = (p * x).sum(-1)
-    centered = x - mean[..., None]
-    gradient = ((x[rows, y] - mean) * w).sum(1, keepdim=True)
-    hessian = ((p * centered.square()).sum(-1) * w).sum(1)[:, None, None]
+    (k, n), has_biases = x.shape, theta.shape[1] > 1
+    z = (1 + theta[:, :1, None]) * x
     if has_biases:
-        label_weights = torch.zeros(x.shape[1], dtype=torch.float64).index_add_(0, y, w)
-        weighted_p = p * w[:, None]
-        gradient = torch.cat([gradient, label_weights - weighted_p.sum(1)], 1)
-        covariances = (weighted_p * centered).sum(1, keepdim=True)  # (c 1 k) of x and each indicator
-        bias_hessian = torch.diag_embed(weighted_p.sum(1)) - weighted_p.mT @ p
-        hessian = torch.cat([torch.cat([hessian, covariances], 2), torch.cat([covariances.mT, bias_hessian], 2)], dim=1)
-    return value, gradient - precision * theta, hessian + torch.diag_embed(precision)
+        z += theta[:, 1:, None]
+    z -= z.max(1, keepdims=True)  # (c k n)
+    label_z = z[:, y, np.arange(n)]
+    p = exp_in_place(z)
+    total = p.sum(1)
+    p /= total[:, None]
+    value = (label_z - np.log(total)) @ w - (precision * theta**2).sum(1) / 2
+    mean = (p * x).sum(1)
+    centered = x - mean[:, None]
+    gradient = ((x[y, np.arange(n)] - mean) @ w)[:, None]
+    hessian = ((p * centered**2).sum(1) @ w)[:, None, None]
+    if has_biases:
+        weighted_p = p * w
+        class_weights = weighted_p.sum(2)
+        gradient = np.concatenate([gradient, np.bincount(y, w, minlength=k) - class_weights], 1)
+        covariances = (weighted_p * centered).sum(2)[:, None]  # (c 1 k) of x and each indicator
+        bias_hessian = _diagonal(class_weights) - weighted_p @ p.mT
+        rows = [np.concatenate([hessian, covariances], 2), np.concatenate([covariances.mT, bias_hessian], 2)]
+        hessian = np.concatenate(rows, 1)
+    return value, gradient - precision * theta, hessian + _diagonal(precision)
+
+
+def _diagonal(values: np.ndarray) -> np.ndarray:
+    """Return diagonal matrices (c d d) with these values (c d)."""
+    return values[:, :, None] * np.eye(values.shape[1])

@@ -1,23 +1,22 @@
 """Isotonic regression: nondecreasing maps of probabilities without a parametric form."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from calibrant._core.arrays import to_numpy
 from calibrant._core.kernels import minorant
 from calibrant._core.kernels.bins import GroupedScores
 from calibrant._core.kernels.dispatch import kernels
 from calibrant._core.kernels.roots import Certificate
-from calibrant._core.kernels.sorting import TIE_TOLERANCE
 from calibrant._core.registry import CALIBRATORS
-from calibrant._core.tensors import label_tensor, to_numpy, weight_tensor
 from calibrant._core.types import FractionVector, Logits, PositiveFloat, Range, StartIndices
-from calibrant.calibrators._capabilities import Capabilities, calibrator_call, prepare, takes_arrays
+from calibrant.calibrators import maps
+from calibrant.calibrators._capabilities import Capabilities, calibrator_call, check_logits
 from calibrant.calibrators._fitting import Solution, fit_method
+from calibrant.calibrators.fields import FittedMap, move_beside
 from calibrant.predictions import Predictions
 
 __all__ = ["Isotonic", "SharedIsotonic", "VennAbers"]
@@ -25,7 +24,7 @@ __all__ = ["Isotonic", "SharedIsotonic", "VennAbers"]
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class Isotonic:
+class Isotonic(FittedMap):
     """Isotonic regression of every class against the rest (Zadrozny & Elkan 2002), normalized.
 
     Each p_j becomes the best nondecreasing fit of 1[y = j], linear between fitted points and constant beyond. Rows are
@@ -50,25 +49,21 @@ class Isotonic:
             p: Validation predictions.
             floor: Smallest fitted probability before rows are divided by their sum.
         """
-        probs = p.logits.double().softmax(-1)
-        curves = [_fit_curve(p_j, (label_tensor(p) == j).double(), weight_tensor(p)) for j, p_j in enumerate(probs.T)]
+        curves = [_fit_curve(p_j, y_j, p.weights) for p_j, y_j in _by_class(p)]
         # Points and fitted values, one class after the other
-        x, value = (torch.cat(part) for part in zip(*curves, strict=True))
-        fitted = cls(x, value, _class_starts([len(x_j) for x_j, _ in curves], x), floor)
+        x, value = (np.concatenate(part) for part in zip(*curves, strict=True))
+        fitted = cls(x, value, _class_starts([len(x_j) for x_j, _ in curves]), floor)
         return Solution(fitted, "closed form", criterion="brier").with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return the logarithm of the fitted class probabilities, divided by their sum."""
-        probs = logits.double().softmax(-1)
-        bounds = pairwise(self.start.tolist())  # of the points of each class in `self.p`
-        fitted = [interpolate(self.p[a:b], self.value[a:b], p_j) for (a, b), p_j in zip(bounds, probs.T, strict=True)]
-        return _log_shares(torch.stack(fitted, 1).clamp_min(self.floor))
+        return maps.isotonic(logits, vars(self))
 
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class SharedIsotonic:
+class SharedIsotonic(FittedMap):
     r"""One isotonic curve for all classes, IRM (Zhang, Kailkhura & Han 2020), normalized.
 
     Fitted to all n k pairs (p_ij, 1[y_i = j]); $\epsilon p$ is added so that the curve is strictly increasing and no
@@ -91,22 +86,20 @@ class SharedIsotonic:
             p: Validation predictions.
             epsilon: Slope of the line that is added to the curve.
         """
-        probs = p.logits.double().softmax(-1)
-        y = torch.zeros_like(probs).scatter_(1, label_tensor(p)[:, None], 1.0)
-        weights = None if (w := weight_tensor(p)) is None else w.repeat_interleave(probs.shape[1])
-        fitted = cls(*_fit_curve(probs.flatten(), y.flatten(), weights), epsilon)
+        probs, y = (np.concatenate(part) for part in zip(*_by_class(p), strict=True))
+        weights = None if p.weights is None else np.tile(p.weights, p.k)
+        fitted = cls(*_fit_curve(probs, y, weights), epsilon)
         return Solution(fitted, "closed form", criterion="brier").with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
-        p = logits.double().softmax(-1)
-        return _log_shares(interpolate(self.p, self.value, p) + self.epsilon * p)
+        return maps.shared_isotonic(logits, vars(self))
 
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class VennAbers:
+class VennAbers(FittedMap):
     r"""Inductive Venn-Abers predictors (Vovk, Petej & Fedorova 2015), one class against the rest, normalized.
 
     For every class, the isotonic fit is computed with the new example labeled 0 and again with it labeled 1. One of the
@@ -128,100 +121,58 @@ class VennAbers:
         """Compute p0 and p1 for every possible new probability, in one sort and two sweeps per class."""
         return fit_venn_abers(p).with_certificate(p)
 
-    @takes_arrays
     def interval(self, logits: Logits) -> tuple[Logits, Logits]:
         """Return p0 and p1 of every example and class, both (n k). Probabilities that differ by rounding are equal.
 
         The farther they are apart, the less the data determine the probability.
         """
-        fitted: VennAbers = prepare(self, logits)
-        lows, highs = list[Tensor](), list[Tensor]()
-        bounds = pairwise(fitted.start.tolist())
-        for (start, end), p_j in zip(bounds, logits.double().softmax(-1).T.contiguous(), strict=True):
-            x = fitted.p[start:end]
-            # p0 is the value of the largest x at or below p_j, p1 the value of the smallest x at or above it
-            low_values = torch.cat([x.new_zeros(1), fitted.low[start:end]])  # 0 below all x
-            high_values = torch.cat([fitted.high[start:end], x.new_ones(1)])  # 1 above all x
-            lows.append(low_values[_rank(x, p_j * (1 + TIE_TOLERANCE), right=True)])
-            highs.append(high_values[_rank(x, p_j * (1 - TIE_TOLERANCE))])
-        return torch.stack(lows, 1), torch.stack(highs, 1)
+        check_logits(self, logits)
+        return maps.venn_abers_interval(logits, vars(move_beside(self, logits)))
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
-        low, high = self.interval(logits)
-        return _log_shares(high / (1 - low + high))
+        return maps.venn_abers(logits, vars(self))
 
 
 def fit_venn_abers(p: Predictions) -> Solution[VennAbers]:
     """Fit `VennAbers` without a certificate."""
-    points: list[tuple[Tensor, ...]] = []
-    for j, p_j in enumerate(p.logits.double().softmax(-1).T):
-        x, mean, weight = _group_ties(p_j, (label_tensor(p) == j).double(), weight_tensor(p))
+    points: list[tuple[np.ndarray, ...]] = []
+    for p_j, y_j in _by_class(p):
+        by_score = GroupedScores.from_scores(p_j, y_j, p.weights)
+        mean, weight = by_score.accuracy, by_score.total_weight
         high = _venn_abers_pass(mean, weight)  # p1 at each x
         # p0, for an added example of label 0, is 1 minus p1 of the problem with reversed order and labels
         low = 1 - _venn_abers_pass(1 - mean[::-1], weight[::-1])[::-1]
-        points.append(tuple(torch.from_numpy(v.copy()).to(p_j) for v in (x, low, high)))  # torch cannot view a reversal
-    x, low, high = (torch.cat(part) for part in zip(*points, strict=True))
-    fitted = VennAbers(x, low, high, _class_starts([len(part[0]) for part in points], x))
+        points.append((by_score.value, low, high))
+    x, low, high = (np.concatenate(part) for part in zip(*points, strict=True))
+    fitted = VennAbers(x, low, high, _class_starts([len(part[0]) for part in points]))
     return Solution(fitted, "closed form", criterion="brier")
 
 
-def _rank(x: Tensor, values: Tensor, *, right: bool = False) -> Tensor:
-    """Return the number of sorted x below each value, or with `right` at or below it.
-
-    ONNX has no `searchsorted`: an export counts instead.
-    """
-    if torch.onnx.is_in_onnx_export():
-        return (x <= values[..., None] if right else x < values[..., None]).sum(-1)
-    return torch.searchsorted(x, values, right=right)
+def _by_class(p: Predictions) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the probability of each class and whether it is the label, both (n)."""
+    for j, p_j in enumerate(maps.softmax(p.logits).T):
+        yield to_numpy(p_j), (p.labels == j).astype(float)
 
 
-def interpolate(x: Tensor, value: Tensor, query: Tensor) -> Tensor:
-    """Interpolate linearly between the points (x, value) with strictly increasing x, and constantly beyond them.
-
-    A query that differs from a point by rounding has its value: points may lie as close as `TIE_TOLERANCE`.
-    """
-    if len(x) == 1:
-        return value.expand_as(query)
-    upper = _rank(x, query.contiguous()).clamp(1, len(x) - 1)  # index of the point above the query
-    low, high = x[upper - 1], x[upper]
-    position = ((query - low) / (high - low)).clamp(0, 1)  # 0 at the point below, 1 at the one above
-    nearest = torch.where(position < 0.5, low, high)
-    is_equal = (query - nearest).abs() <= TIE_TOLERANCE * nearest.abs()
-    position = torch.where(is_equal, position.round(), position)
-    return torch.lerp(value[upper - 1], value[upper], position)
+def _class_starts(lengths: list[int]) -> np.ndarray:
+    """Return where the points of each class start, and their end, (k + 1)."""
+    return np.cumsum([0, *lengths])
 
 
-def _log_shares(p: Tensor) -> Tensor:
-    """Divide each row of p (n k) by its sum and return the logarithm. A row of zeros becomes uniform."""
-    total = p.sum(-1, keepdim=True)
-    return torch.where(total > 0, p / total, 1 / p.shape[-1]).log()
-
-
-def _class_starts(lengths: list[int], points: Tensor) -> Tensor:
-    """Return where the points of each class start, and their end, (k + 1), on the device of the points."""
-    return torch.tensor([0, *lengths], device=points.device).cumsum(0)
-
-
-def _group_ties(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the distinct x in increasing order, with the weighted mean of y and the total weight at each."""
-    by_score = GroupedScores.from_scores(to_numpy(x), to_numpy(y), None if weights is None else to_numpy(weights))
-    return by_score.value, by_score.accuracy, by_score.total_weight
-
-
-def _fit_curve(x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+def _fit_curve(x: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the isotonic fit of y on x: the first and last x of each flat piece, and the fitted values there.
 
     Points inside a flat piece are not needed for interpolation. x, y and the weights are (n), the results (points).
     """
     from scipy.optimize import isotonic_regression  # slow to import, needed by fits only
 
-    points, mean, weight = _group_ties(x, y, weights)
-    fit = isotonic_regression(mean, weights=weight).x
+    by_score = GroupedScores.from_scores(x, y, weights)
+    fit = isotonic_regression(by_score.accuracy, weights=by_score.total_weight).x
     is_end = np.ones(len(fit), dtype=bool)  # of a flat piece; the first and last points are ends
     is_end[1:-1] = (fit[1:-1] != fit[:-2]) | (fit[1:-1] != fit[2:])
-    return torch.from_numpy(points[is_end]).to(x), torch.from_numpy(fit[is_end]).to(x)
+    return by_score.value[is_end], fit[is_end]
 
 
 def _venn_abers_pass(mean: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -237,7 +188,7 @@ def _venn_abers_pass(mean: np.ndarray, weight: np.ndarray) -> np.ndarray:
         weight: Total weight of the examples there.
     """
     slopes = np.empty(len(weight))
-    if compiled := kernels(torch.empty(0)):  # the kernels for the CPU, if there are any
+    if compiled := kernels(weight):
         compiled.venn_abers_pass(np.ascontiguousarray(weight), mean * weight, slopes)
     else:
         minorant.venn_abers_pass(weight.tolist(), (mean * weight).tolist(), slopes)

@@ -1,49 +1,46 @@
 """An increasing map of log-probabilities that differs from row to row, so that predicted classes never change."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from torch import Tensor
 
+from calibrant._core.arrays import like, namespace, to_numpy
 from calibrant._core.kernels.lbfgs import Minimum
 from calibrant._core.kernels.roots import Certificate
+from calibrant._core.kernels.softmax import class_columns, exp_in_place
 from calibrant._core.kernels.solvers import newton, sum_row_chunks
 from calibrant._core.registry import CALIBRATORS
-from calibrant._core.tensors import label_tensor, weight_tensor
 from calibrant._core.types import FINITE_RANGE, Count, Logits, PositiveFloat, Range
+from calibrant.calibrators import maps
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
-from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_method
+from calibrant.calibrators._fitting import Solution, example_weights, fit_method
 from calibrant.calibrators._monotone import (
     MAX_NEG_LOG_PROB,
     MIN_PIECE_SLOPE,
     Monotone,
     fit_monotone,
+    label_values,
+    neg_log_probs,
     slopes_solution,
     weighted_quantiles,
 )
 from calibrant.calibrators._temperature import FitInput, drop_impossible
+from calibrant.calibrators.fields import FittedMap
 from calibrant.predictions import Predictions
 
 __all__ = ["IntraOrderPreserving"]
 
 SHRINKAGE = 0.01  # penalty on the squared distance from `Monotone`, as a share of the smoothness
-MIN_KNOT_DISTANCE = 1e-9  # replaces the distance 0 of equal quantiles as a divisor
-_NO_MONOTONE = Monotone(  # changes no probability
-    torch.tensor(1.0, dtype=torch.float64),
-    torch.zeros(1, dtype=torch.float64),
-    torch.ones(1, dtype=torch.float64),
-)
-MAX_CONTEXT = 100.0  # -log p is clipped here in the contexts, where impossible classes are all alike
-ContextKnots = Annotated[Float[Tensor, "2 j"], FINITE_RANGE]
-RankSlopes = Annotated[Float[Tensor, "r 2 j"], Range(gt=0)]
+_NO_MONOTONE = Monotone(1.0, np.zeros(1), np.ones(1))  # changes no probability
+ContextKnots = Annotated[Float[np.ndarray, "2 j"], FINITE_RANGE]
+RankSlopes = Annotated[Float[np.ndarray, "r 2 j"], Range(gt=0)]
 
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class IntraOrderPreserving:
+class IntraOrderPreserving(FittedMap):
     r"""An order-preserving map whose slopes differ from row to row, with a convex loss (Rahimi et al. 2020, theorem 1).
 
     Let $p_k$ be the probabilities after `Monotone`, $v_k = -\log p_k$, and $v_{(1)} \le v_{(2)} \le \dots$ the sorted v
@@ -58,16 +55,15 @@ class IntraOrderPreserving:
     neighboring knots and between neighboring ranks, plus .01 times the squared distances of all values from 1/2. For
     large $\lambda$, every value is 1/2 and the map is `Monotone`.
 
-    >>> one = torch.ones(()).double()
-    >>> identity = Monotone(one, torch.zeros(1).double(), one[None])
-    >>> twice = IntraOrderPreserving(identity, torch.zeros(2, 1).double(), torch.ones(1, 2, 1).double())  # s = 1 + 1
-    >>> twice(torch.tensor([[2.0, 0.0]])).diff()
-    tensor([[-4.]])
+    >>> identity = Monotone(1.0, [0.0], [1.0])
+    >>> twice = IntraOrderPreserving(identity, np.zeros((2, 1)), np.ones((1, 2, 1)))  # s = 1 + 1
+    >>> np.diff(twice(np.array([[2.0, 0.0]]))).round(4)
+    array([[-4.]])
     """
 
     monotone: Monotone
-    knots: ContextKnots  # (2, j) float64, increasing values of x_1 and x_2
-    slopes: RankSlopes  # (ranks, 2, j) float64, at these knots
+    knots: ContextKnots  # (2, j) increasing values of x_1 and x_2
+    slopes: RankSlopes  # (ranks, 2, j) at these knots
     certificate: Certificate | None = None
     capabilities = Capabilities(preserves_argmax=True, treats_classes_alike=True)
 
@@ -106,18 +102,11 @@ class IntraOrderPreserving:
         The sum over ranks is written by parts: the last slope times v, plus the change of the slope at each rank times
         the part of v below it.
         """
-        v = _neg_log_probs(self.monotone, logits)
-        lowest, contexts = _lowest_and_contexts(v, len(self.slopes))
-        slopes = _hat_weights(contexts, self.knots).flatten(1) @ self.slopes.flatten(1).mT  # (n ranks)
-        changes = -slopes.diff(dim=1)
-        mapped = v * slopes[:, -1:]
-        for r in range(min(len(self.slopes), v.shape[1]) - 1):
-            mapped = mapped + changes[:, r, None] * v.minimum(lowest[:, r + 1, None])
-        return -mapped
+        return maps.intra_order_preserving(logits, vars(self))
 
 
 def fit_order_preserving(
-    data: FitInput, start: Tensor | None = None, *, ranks: int = 5, knots: int = 4, smoothness: float = 10.0
+    data: FitInput, start: np.ndarray | None = None, *, ranks: int = 5, knots: int = 4, smoothness: float = 10.0
 ) -> Solution[IntraOrderPreserving]:
     """Fit the slopes to the output of a `Monotone`, without a certificate.
 
@@ -129,19 +118,19 @@ def fit_order_preserving(
         smoothness: As in `IntraOrderPreserving.fit`.
     """
     p = drop_impossible(data.p)
-    v = p.apply(lambda z: _neg_log_probs(_NO_MONOTONE, z).clamp_max(MAX_NEG_LOG_PROB))
-    lowest, contexts = _lowest_and_contexts(v.logits, ranks)  # the contexts are x_1 and x_2
-    quantiles = [weighted_quantiles(context, weight_tensor(v), np.linspace(0, 1, knots)) for context in contexts.T]
-    positions = torch.from_numpy(np.stack(quantiles))  # of the knots
+    v = neg_log_probs(p)
+    lowest, contexts = maps.lowest_and_contexts(v.logits, ranks)  # the contexts are x_1 and x_2
+    shares = np.linspace(0, 1, knots)
+    positions = np.stack([weighted_quantiles(context, v.weights, shares) for context in to_numpy(contexts).T])
     # Weights of the knots by which their slopes are interpolated at the contexts of each row
-    hats = _hat_weights(contexts, positions.to(contexts.device)).flatten(1)
+    hats = _hat_weights(contexts, like(positions, contexts))
     minimum = _fit_slopes(v, lowest[:, : min(ranks, p.k - 1)], hats, smoothness, start, 0.01 * data.tolerance**2)
-    fitted = IntraOrderPreserving(_NO_MONOTONE, positions, minimum.x.view(-1, 2, knots))
+    fitted = IntraOrderPreserving(_NO_MONOTONE, positions, minimum.x.reshape(-1, 2, knots))
     return slopes_solution(fitted, minimum)
 
 
 def _fit_slopes(
-    v: Predictions, lowest: Tensor, hats: Tensor, smoothness: float, start: Tensor | None, tolerance: float
+    v: Predictions, lowest: Any, hats: Any, smoothness: float, start: np.ndarray | None, tolerance: float
 ) -> Minimum:
     r"""Minimize the penalized NLL over the slopes at the knots, (ranks 2 j) flat, by Newton's method.
 
@@ -158,54 +147,46 @@ def _fit_slopes(
     """
     n, ranks, columns = v.total_weight, lowest.shape[1], hats.shape[1]
     size = ranks * columns
-    label_segments = _segments(v.logits.gather(1, label_tensor(v)[:, None]), lowest).mT * hats[:, None, :]
-    label_lengths = example_mean(label_segments.flatten(1), v).cpu()  # the label's part of the NLL is linear in theta
+    w = like(example_weights(v), hats)
+    label_segments = _segments(label_values(v).T, lowest)[:, 0]  # (ranks n)
+    # The label's part of the NLL is linear in theta
+    label_lengths = to_numpy((label_segments * w) @ hats).ravel() / n
     penalty = smoothness / n * _smoothing_matrix(ranks, columns // 2)
 
-    def penalized_nll(theta: Tensor) -> tuple[float, Tensor, Tensor]:
+    def penalized_nll(theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Return the value, gradient and Hessian."""
-        slopes = theta.view(ranks, columns).to(hats.device)
+        slopes = like(theta.reshape(ranks, columns), hats)
 
-        def sum_rows(v: Tensor, lowest: Tensor, hats: Tensor, w: Tensor) -> Tensor:
+        def sum_rows(v: Any, lowest: Any, hats: Any, w: Any) -> Any:
             """Return the sums over rows of log norm, its gradient and its Hessian, flat."""
-            segments = _segments(v, lowest)  # (rows k ranks)
-            row_slopes = hats @ slopes.mT  # (rows ranks)
-            z = -(segments @ row_slopes[:, :, None]).squeeze(2)
-            log_norm = z.logsumexp(1)
-            weighted_segments = (z - log_norm[:, None]).exp()[:, :, None] * segments
-            mean = weighted_segments.sum(1)
-            covariance = weighted_segments.mT @ segments - mean[:, :, None] * mean[:, None, :]
-            hessian = (w[:, None] * covariance.flatten(1)).mT @ (hats[:, :, None] * hats[:, None, :]).flatten(1)
-            return torch.cat([(w @ log_norm)[None], ((w[:, None] * mean).mT @ hats).flatten(), hessian.flatten()])
+            xp, knot_weights = namespace(v), class_columns(hats, np.float64)  # (2j rows)
+            segments = _segments(class_columns(v, np.float64), lowest)  # (ranks k rows)
+            row_slopes = slopes @ knot_weights  # (ranks rows)
+            z = -xp.sum(segments * row_slopes[:, None, :], axis=0)  # 0 for the lowest v of each row
+            odds = exp_in_place(z)
+            norm = xp.sum(odds, axis=0)
+            weighted_segments = segments * (odds / norm)
+            mean = xp.sum(weighted_segments, axis=1)
+            covariance = xp.einsum("ikn,jkn->ijn", weighted_segments, segments) - mean[:, None] * mean
+            knot_products = knot_weights[:, None] * knot_weights
+            hessian = xp.reshape(w * covariance, (ranks**2, -1)) @ xp.reshape(knot_products, (columns**2, -1)).T
+            parts = (w[None] @ xp.log(norm), (w * mean) @ hats, hessian)
+            return xp.concat([xp.reshape(part, (-1,)) for part in parts])
 
-        sums = sum_row_chunks(sum_rows, v.logits, lowest, hats, example_weights(v)).cpu() / n
-        log_norm, mean, products = sums.split([1, size, size * size])
+        sums = sum_row_chunks(sum_rows, v.logits, lowest, hats, w, elements=1 << 15) / n
+        log_norm, mean, products = np.split(sums, [1, 1 + size])
         # From (rank rank knot knot) to the order of theta, (rank knot) by (rank knot)
-        hessian = products.view(ranks, ranks, columns, columns).transpose(1, 2).reshape(size, size)
+        hessian = products.reshape(ranks, ranks, columns, columns).transpose(0, 2, 1, 3).reshape(size, size)
         distance = theta - 0.5
-        value = log_norm + theta @ label_lengths + distance @ penalty @ distance
+        value = log_norm[0] + theta @ label_lengths + distance @ penalty @ distance
         return float(value), label_lengths - mean + 2 * penalty @ distance, hessian + 2 * penalty
 
-    lower = torch.full((size,), MIN_PIECE_SLOPE, dtype=torch.float64)
-    if start is None or len(start) != size:
-        start = torch.full_like(lower, 0.5)
-    return newton(penalized_nll, start, lower=lower, tolerance=tolerance)
+    first = np.full(size, 0.5) if start is None or len(start) != size else start
+    return newton(penalized_nll, first, lower=np.full(size, MIN_PIECE_SLOPE), tolerance=tolerance)
 
 
-def _neg_log_probs(monotone: Monotone, logits: Tensor) -> Tensor:
-    """Return -log p of `Monotone`, (n k) float64."""
-    return -monotone(logits.double()).log_softmax(-1)
-
-
-def _lowest_and_contexts(v: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
-    """Return the max(ranks, 2) lowest v of every row in increasing order, and the contexts x_1 and x_2, (n 2)."""
-    lowest = v.clamp_max(MAX_NEG_LOG_PROB).topk(min(max(ranks, 2), v.shape[1]), largest=False).values
-    lead = lowest[:, :2].clamp_max(MAX_CONTEXT).diff(dim=1)
-    return lowest, torch.cat([lead, v.clamp_max(MAX_CONTEXT).mean(1, keepdim=True)], 1)
-
-
-def _hat_weights(contexts: Tensor, knots: Tensor) -> Tensor:
-    """Return weights of the knots (n 2 j) with which values at the knots are interpolated linearly at the contexts.
+def _hat_weights(contexts: Any, knots: Any) -> Any:
+    """Return weights of the knots (n 2j) with which values at the knots are interpolated linearly at the contexts.
 
     Beyond the end knots the interpolation is constant.
 
@@ -213,28 +194,26 @@ def _hat_weights(contexts: Tensor, knots: Tensor) -> Tensor:
         contexts: The two contexts of every row, (n 2).
         knots: Increasing knots of each context, (2 j).
     """
-    width = knots.diff().clamp_min(MIN_KNOT_DISTANCE)
-    position = ((contexts[:, :, None] - knots[:, :-1]) / width).clamp(0, 1)  # 0 at or below a piece, 1 above, (n 2 j-1)
+    xp, position = namespace(contexts), maps.position_in_pieces(contexts, knots)
+    end = xp.ones_like(position[:, :, :1])
     # A knot gets what the piece below passes on to it, less what the piece above passes on to the next knot
-    return torch.nn.functional.pad(position, (1, 0), value=1.0) - torch.nn.functional.pad(position, (0, 1))
+    weights = xp.concat([end, position], axis=2) - xp.concat([position, 0 * end], axis=2)
+    return xp.reshape(weights, (len(contexts), -1))
 
 
-def _segments(v: Tensor, lowest: Tensor) -> Tensor:
-    """Return how much of each segment between a row's lowest values (n r) lies below each v (n k), as (n k r)."""
-    upper = torch.nn.functional.pad(lowest[:, 1:], (0, 1), value=2 * MAX_NEG_LOG_PROB)  # above every v
-    return (v[:, :, None].minimum(upper[:, None, :]) - lowest[:, None, :]).clamp_min(0)
+def _segments(v: Any, lowest: Any) -> Any:
+    """Return how much of each segment between a row's lowest values (n r) lies below each v (k n), as (r k n)."""
+    xp, lower = namespace(v), lowest.T
+    upper = xp.concat([lower[1:], xp.full_like(lower[:1], 2 * MAX_NEG_LOG_PROB)])  # the last is above every v
+    return xp.maximum(xp.minimum(v, upper[:, None]) - lower[:, None], 0.0)
 
 
-def _smoothing_matrix(ranks: int, knots: int) -> Tensor:
+def _smoothing_matrix(ranks: int, knots: int) -> np.ndarray:
     """Return the matrix P of the penalty x' P x: squared differences between neighboring knots and ranks, shrinkage.
 
     x holds the distances of the slopes from 1/2, (ranks 2 knots) flat.
     """
-
-    def eye(size: int) -> Tensor:
-        return torch.eye(size, dtype=torch.float64)
-
-    rank_differences, knot_differences = eye(ranks).diff(dim=0), eye(knots).diff(dim=0)
-    along_knots = torch.kron(eye(ranks * 2), knot_differences.mT @ knot_differences)
-    along_ranks = torch.kron(rank_differences.mT @ rank_differences, eye(2 * knots))
-    return along_knots + along_ranks + SHRINKAGE * eye(ranks * 2 * knots)
+    rank_differences, knot_differences = np.diff(np.eye(ranks), axis=0), np.diff(np.eye(knots), axis=0)
+    along_knots = np.kron(np.eye(ranks * 2), knot_differences.T @ knot_differences)
+    along_ranks = np.kron(rank_differences.T @ rank_differences, np.eye(2 * knots))
+    return along_knots + along_ranks + SHRINKAGE * np.eye(ranks * 2 * knots)

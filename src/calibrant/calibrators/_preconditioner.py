@@ -1,13 +1,18 @@
 """Coordinates in which the Hessian of an affine fit is nearly the unit matrix, and this Hessian."""
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from calibrant._core.kernels.solvers import cholesky_with_jitter, sum_row_chunks
-from calibrant.predictions import row_blocks
+from calibrant._core.arrays import namespace, to_numpy
+from calibrant._core.kernels.softmax import exp_in_place
+from calibrant._core.kernels.solvers import cholesky_with_jitter
+from calibrant._core.kernels.threads import map_chunks
+from calibrant.calibrators._array_functions import numbers_like
 
 MIN_CURVATURE = 1e-3  # flatter coordinates are stretched no further, or the first step would be too long
 TINY_CURVATURE = 1e-300  # replaces the curvature 0 of columns of zeros
@@ -15,22 +20,37 @@ MIN_NUMBER_CURVATURE = 1e-12  # the same for a number w and its intercepts
 CORRELATION_RIDGE = 0.1  # added to the diagonal of an average over classes, which may be singular although no class is
 CORRELATION_ROUNDING = 1e-9  # added to the diagonal of the correlations of a single class
 
-
-def apply_affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return w x + c for rows x, where w is a number, a diagonal or a matrix."""
-    weight, bias = weight.to(x.device), bias.to(x.device)
-    return (x @ weight.mT if weight.ndim == 2 else x * weight) + bias
+Weight = np.ndarray | np.float64  # w, a number, (k) or (k, k)
 
 
-def pack(weight: Tensor, bias: Tensor) -> Tensor:
+class RowChunk(NamedTuple):
+    """Rows of logits with their labels, where the logits lie."""
+
+    x: Any  # (k rows) logits, by class
+    labels: Any  # (rows)
+    shares: Any  # (rows) float64, share of each row in the total weight
+
+
+def sum_chunks(f: Callable[[RowChunk], np.ndarray], chunks: Sequence[RowChunk]) -> np.ndarray:
+    """Return the sum of f over all chunks, added in order, so that the number of threads changes no bit."""
+    return sum(map_chunks(f, chunks, math.prod(chunks[0].x.shape)))  # pyright: ignore[reportReturnType]
+
+
+def affine_scores(x: Any, weight: Weight, bias: np.ndarray) -> Any:
+    """Return w x + c for logits x (k rows) by class, where w is a number, a diagonal or a matrix."""
+    w, c = numbers_like(weight, x), numbers_like(bias, x)
+    return (w @ x if w.ndim == 2 else (w[:, None] if w.ndim else w) * x) + c[:, None]
+
+
+def pack(weight: Weight, bias: np.ndarray) -> np.ndarray:
     """Pack numbers for the elements of w and the intercepts (k) into the order of packed parameters, (d).
 
     Class by class: the row of a matrix w or the element of a diagonal w, and then the intercept. If w is a number: w,
     and then all intercepts.
     """
     if weight.ndim == 0:
-        return torch.cat([weight.view(1), bias])
-    return torch.cat([weight.reshape(len(bias), -1), bias[:, None]], 1).flatten()
+        return np.append(weight, bias)
+    return np.column_stack([weight.reshape(len(bias), -1), bias]).ravel()
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,56 +61,64 @@ class Preconditioner:
     dL/dt = (dL/dd * scale) @ root^-T.
     """
 
-    scale: Tensor  # (blocks m), with blocks * m = d
-    root: Tensor  # (m m) or (blocks m m), a Cholesky factor of the Hessian
+    scale: np.ndarray  # (blocks m), with blocks * m = d
+    root: np.ndarray  # (m m) or (blocks m m), a Cholesky factor of the Hessian
 
     @cached_property
-    def inverse(self) -> Tensor:
+    def inverse(self) -> np.ndarray:
         """Inverse of the root."""
-        return torch.linalg.inv(self.root)
+        return np.linalg.inv(self.root)
 
-    def to_parameters(self, t: Tensor) -> Tensor:
+    def to_parameters(self, t: np.ndarray) -> np.ndarray:
         """Return the flat packed parameters d for coordinates t."""
-        return ((t.view(len(self.scale), 1, -1) @ self.inverse).squeeze(1) * self.scale).flatten()
+        return (_multiply(t.reshape(self.scale.shape), self.inverse) * self.scale).ravel()
 
-    def to_coordinates(self, packed: Tensor) -> Tensor:
+    def to_coordinates(self, packed: np.ndarray) -> np.ndarray:
         """Return the flat coordinates t for packed parameters d."""
-        return ((packed.view_as(self.scale) / self.scale).unsqueeze(1) @ self.root).flatten()
+        return _multiply(packed.reshape(self.scale.shape) / self.scale, self.root).ravel()
 
-    def gradient_to_coordinates(self, gradient: Tensor) -> Tensor:
+    def gradient_to_coordinates(self, gradient: np.ndarray) -> np.ndarray:
         """Return the gradient in t, flat, from the gradient in d."""
-        return ((gradient.view_as(self.scale) * self.scale).unsqueeze(1) @ self.inverse.mT).flatten()
+        return _multiply(gradient.reshape(self.scale.shape) * self.scale, self.inverse.swapaxes(-1, -2)).ravel()
 
-    def gradient_to_parameters(self, gradient: Tensor) -> Tensor:
+    def gradient_to_parameters(self, gradient: np.ndarray) -> np.ndarray:
         """Return the gradient in d, flat, from the gradient in t."""
-        return ((gradient.view(len(self.scale), 1, -1) @ self.root.mT).squeeze(1) / self.scale).flatten()
+        return (_multiply(gradient.reshape(self.scale.shape), self.root.swapaxes(-1, -2)) / self.scale).ravel()
 
 
-def exact_preconditioner(x: Tensor, weight: Tensor, bias: Tensor, ridge: Tensor, row_shares: Tensor) -> Preconditioner:
+def _multiply(rows: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """Multiply rows (blocks m) by one matrix (m m), or each by its own (blocks m m)."""
+    return rows @ matrix if matrix.ndim == 2 else (rows[:, None] @ matrix)[:, 0]
+
+
+def exact_preconditioner(
+    chunks: Sequence[RowChunk], weight: Weight, bias: np.ndarray, ridge: np.ndarray
+) -> Preconditioner:
     """Return coordinates of all parameters together in which the penalized Hessian at w x + c is the unit matrix.
 
     The penalty is the sum of ridge times squared parameters. Curvatures below `MIN_CURVATURE` of the typical one, as
     where every probability is 0 or 1, are raised to it, so that the first step is not too long.
 
     Args:
-        x: Logits, (n k).
+        chunks: All rows.
         weight: w, a number, a diagonal or a matrix.
         bias: c, (k).
         ridge: Ridge penalty of each packed parameter, (d).
-        row_shares: Share of each row in the total weight, (n 1).
     """
-    hessian = affine_hessian(x, weight, bias, row_shares) + (2 * ridge).diag()  # of the NLL and of the penalty
-    column_squares = x.square().mean(0).cpu()
-    by_shape = (column_squares.mean(), column_squares, column_squares.expand(len(bias), -1))  # number, diagonal, matrix
+    hessian = affine_hessian(chunks, weight, bias) + np.diag(2 * ridge)  # of the NLL and of the penalty
+    num_rows = sum(chunk.x.shape[1] for chunk in chunks)
+    column_squares = sum_chunks(lambda chunk: to_numpy((chunk.x**2).sum(1)), chunks) / num_rows
+    by_shape = (column_squares.mean(), column_squares, np.tile(column_squares, (len(bias), 1)))  # number .. matrix
     # Curvature of each parameter, up to a factor, if no probability were near 0 or 1: the mean square of its feature.
     # At most 1, that of an intercept, so that large logits do not raise it
-    typical_curvature = pack(by_shape[weight.ndim].clamp_max(1.0), torch.ones_like(column_squares))
-    hessian.diagonal().copy_(hessian.diagonal().maximum(MIN_CURVATURE * typical_curvature + TINY_CURVATURE))
-    scale = torch.ones(1, len(hessian), dtype=torch.float64)  # of one block; the root does all the scaling
-    return Preconditioner(scale, cholesky_with_jitter(hessian))
+    typical_curvature = pack(np.minimum(by_shape[weight.ndim], 1.0), np.ones(len(bias)))
+    curvature = np.maximum(hessian.diagonal(), MIN_CURVATURE * typical_curvature + TINY_CURVATURE)
+    np.fill_diagonal(hessian, curvature)
+    # One block, without a scale, as the root does all the scaling
+    return Preconditioner(np.ones((1, len(hessian))), cholesky_with_jitter(hessian))
 
 
-def affine_hessian(x: Tensor, weight: Tensor, bias: Tensor, row_shares: Tensor) -> Tensor:
+def affine_hessian(chunks: Sequence[RowChunk], weight: Weight, bias: np.ndarray) -> np.ndarray:
     """Return the Hessian of the mean NLL of the logits w x + c in their packed parameters, (d d).
 
     By the chain rule, a row adds J (diag(p) - p p') J': the Hessian in the new logits, between the derivatives J of the
@@ -98,40 +126,53 @@ def affine_hessian(x: Tensor, weight: Tensor, bias: Tensor, row_shares: Tensor) 
     diagonal. The arguments are as in `exact_preconditioner`.
     """
 
-    def chunk_hessian(x: Tensor, row_shares: Tensor) -> Tensor:
+    def chunk_hessian(chunk: RowChunk) -> np.ndarray:
         """Return the weighted sum over rows of the Hessians of the NLL."""
-        p = apply_affine(x, weight, bias).mT.contiguous().softmax(0)  # (k rows)
+        p, (x, _, shares) = _probabilities(chunk, weight, bias), chunk
         if weight.ndim == 0:
-            return _number_hessian(x, p.mT, row_shares)
-        x, root_shares = x.mT.contiguous(), row_shares.mT.sqrt()  # a root with either J
-        constant = torch.ones_like(x)  # feature of the intercepts
+            return _number_hessian(x, p, shares)
+        xp = namespace(x)
         # (1 m rows) for a matrix, as all classes have the same features; (k m rows) for a diagonal
-        features = torch.cat([x, constant[:1]])[None] if weight.ndim == 2 else torch.stack([x, constant], 1)
-        weighted_features = features * root_shares
-        moment = p[:, None] * weighted_features  # (k m rows)
-        class_blocks = moment @ weighted_features.mT  # J diag(p) J' has no terms between classes
-        flat_moment = moment.flatten(0, 1)  # J p
-        return torch.block_diag(*class_blocks) - flat_moment @ flat_moment.mT
+        features = xp.concat([x, xp.ones_like(x[:1])])[None] if weight.ndim == 2 else xp.stack([x, xp.ones_like(x)], 1)
+        features *= xp.sqrt(shares)  # a root with either J
+        moment = p[:, None] * features  # (k m rows)
+        class_blocks = to_numpy(moment @ features.swapaxes(1, 2))  # J diag(p) J' has no terms between classes
+        flat_moment = moment.reshape(-1, x.shape[1])  # J p
+        hessian = to_numpy(flat_moment @ flat_moment.T)
+        (k, m, _), classes = class_blocks.shape, np.arange(len(x))
+        hessian *= -1
+        hessian.reshape(k, m, k, m)[classes, :, classes] += class_blocks
+        return hessian
 
-    return sum_row_chunks(chunk_hessian, x, row_shares).cpu()
+    return sum_chunks(chunk_hessian, chunks)
 
 
-def _number_hessian(x: Tensor, p: Tensor, row_shares: Tensor) -> Tensor:
+def _probabilities(chunk: RowChunk, weight: Weight, bias: np.ndarray) -> Any:
+    """Return softmax(w x + c), (k rows)."""
+    scores = affine_scores(chunk.x, weight, bias)
+    xp = namespace(scores)
+    scores -= xp.max(scores, axis=0)
+    p = exp_in_place(scores)
+    p /= xp.sum(p, axis=0)
+    return p
+
+
+def _number_hessian(x: Any, p: Any, shares: Any) -> np.ndarray:
     """Return the weighted sum of the Hessians of rows in a number w and all intercepts, (k+1 k+1).
 
     They are the covariances, under the probabilities p of a row, of its logit x and of the indicators of the classes.
-    x and p are (n k), and `row_shares`, the weights of the sum, are (n 1).
+    x and p are (k rows), and `shares`, the weights of the sum, are (rows).
     """
-    weighted_p = p * row_shares
-    centered = x - (p * x).sum(-1, keepdim=True)
-    variance = (weighted_p * centered.square()).sum().view(1, 1)
-    covariances = (weighted_p * centered).sum(0, keepdim=True)  # (1 k) of the logit and each indicator
-    intercepts = weighted_p.sum(0).diag() - weighted_p.mT @ p
-    return torch.cat([torch.cat([variance, covariances], 1), torch.cat([covariances.mT, intercepts], 1)])
+    weighted_p = p * shares
+    centered = x - (p * x).sum(0)
+    variance = to_numpy((weighted_p * centered**2).sum())
+    covariances = to_numpy((weighted_p * centered).sum(1))  # (k) of the logit and each indicator
+    intercepts = np.diag(to_numpy(weighted_p.sum(1))) - to_numpy(weighted_p @ p.T)
+    return np.block([[variance, covariances[None]], [covariances[:, None], intercepts]])
 
 
 def approximate_preconditioner(
-    x: Tensor, weight: Tensor, bias: Tensor, ridge: Tensor, row_shares: Tensor
+    chunks: Sequence[RowChunk], weight: Weight, bias: np.ndarray, ridge: np.ndarray
 ) -> Preconditioner:
     """Return coordinates, in a block per class, in which the penalized Hessian at w x + c is nearly the unit matrix.
 
@@ -140,41 +181,45 @@ def approximate_preconditioner(
     of a class: exact for a diagonal w, an average over classes for a matrix. For a number w, every parameter is a
     block.
     """
-    parts = [_block_curvature(rows, shares, weight, bias) for rows, shares in row_blocks(x, row_shares)]
-    hessian, curvature = (torch.stack(part).sum(0).cpu() for part in zip(*parts, strict=True))
-    if weight.ndim == 0:  # `curvature` is that of w, `hessian` has those of the intercepts
-        scale = (pack(curvature, hessian) + 2 * ridge)[:, None].clamp_min(MIN_NUMBER_CURVATURE).rsqrt()
-        return Preconditioner(scale, torch.ones(1, 1, dtype=torch.float64))
-    scale = (curvature + 2 * ridge.view_as(curvature)).clamp_min(MIN_CURVATURE).rsqrt()
+    k = len(bias)
+    sums = sum_chunks(partial(_class_curvature, weight, bias), chunks)  # the diagonals come first
+    if weight.ndim == 0:  # of w and the intercepts
+        scale = np.maximum(sums + 2 * ridge, MIN_NUMBER_CURVATURE)[:, None] ** -0.5
+        return Preconditioner(scale, np.ones((1, 1)))
+    curvature = sums[: len(ridge)].reshape(k, -1)
+    scale = np.maximum(curvature + 2 * ridge.reshape(k, -1), MIN_CURVATURE) ** -0.5
+    m = curvature.shape[1]
+    hessian = sums[len(ridge) :].reshape(-1, m, m)
     # The ridge shrinks the correlations of the data's Hessian, by the data's share of the curvature
-    root_share = curvature.sqrt() * scale  # (k m), at most 1
+    root_share = np.sqrt(curvature) * scale  # (k m), at most 1
     is_matrix = weight.ndim == 2
-    shrinkage = root_share.mT @ root_share / len(bias) if is_matrix else root_share[:, :, None] * root_share[:, None, :]
+    shrinkage = root_share.T @ root_share / k if is_matrix else root_share[:, :, None] * root_share[:, None, :]
     # The Hessian divided by the roots of its diagonal elements
-    inverse_root = hessian.diagonal(dim1=-2, dim2=-1).clamp_min(TINY_CURVATURE).rsqrt()
-    correlation = shrinkage * hessian * inverse_root[..., :, None] * inverse_root[..., None, :]
+    inverse_root = np.maximum(np.einsum("bii->bi", hessian), TINY_CURVATURE) ** -0.5
+    correlation = shrinkage * hessian * inverse_root[:, :, None] * inverse_root[:, None, :]
     # An average over classes may be nearly singular, although no class is
-    correlation.diagonal(dim1=-2, dim2=-1).fill_(1 + (CORRELATION_RIDGE if is_matrix else CORRELATION_ROUNDING))
-    return Preconditioner(scale, torch.linalg.cholesky(correlation))
+    np.einsum("bii->bi", correlation)[:] = 1 + (CORRELATION_RIDGE if is_matrix else CORRELATION_ROUNDING)
+    root = np.linalg.cholesky(correlation)
+    return Preconditioner(scale, root[0] if is_matrix else root)
 
 
-def _block_curvature(x: Tensor, row_shares: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the Hessian of the NLL of some rows within each class, and its diagonal, without terms between classes.
+def _class_curvature(weight: Weight, bias: np.ndarray, chunk: RowChunk) -> np.ndarray:
+    """Return the diagonal of the Hessian of the NLL of some rows, (d), and then its blocks within each class, flat.
 
-    The shapes depend on w. Diagonal: (k 2 2) and (k 2), for the class's element of w and its intercept. Matrix: the
-    sum of the Hessians of all classes (k+1 k+1), and the diagonal of each class (k k+1). Number: second derivatives in
-    the intercepts (k), and the second derivative in w (a scalar).
+    The blocks depend on w. Diagonal: (k 2 2). Matrix: the sum over all classes, (k+1 k+1). Number: none.
     """
-    p = apply_affine(x, weight, bias).softmax(-1)
+    p, (x, _, shares) = _probabilities(chunk, weight, bias), chunk
+    xp = namespace(x)
     if weight.ndim == 0:
-        variance = (p * x.square()).sum(-1) - (p * x).sum(-1).square()  # of a row's logits under p
-        return (p * (1 - p) * row_shares).sum(0), row_shares[:, 0] @ variance
-    curvature = p.mul_(1 - p).mul_(row_shares)  # second derivatives in the new logits, (rows k); overwrites p
+        variance = (p * x**2).sum(0) - (p * x).sum(0) ** 2  # of a row's logits under p
+        return np.append(to_numpy(variance @ shares), to_numpy((p * (1 - p)) @ shares))
+    curvature = p * (1 - p) * shares  # second derivatives in the new logits, (k rows)
     if weight.ndim == 1:
         moment = curvature * x
-        cross = moment.sum(0)
-        hessian = torch.stack([(moment.mul_(x)).sum(0), cross, cross, curvature.sum(0)], -1).view(-1, 2, 2)
-        return hessian, hessian.diagonal(dim1=1, dim2=2)
-    features = torch.cat([x, x.new_ones(len(x), 1)], 1)
-    summed_hessian = (features * curvature.sum(1, keepdim=True)).mT @ features  # over all classes
-    return summed_hessian, curvature.mT @ features.square()
+        squares, cross, constant = map(to_numpy, ((moment * x).sum(1), moment.sum(1), curvature.sum(1)))
+        diagonals, blocks = np.stack([squares, constant], 1), np.stack([squares, cross, cross, constant], 1)
+    else:
+        features = xp.concat([x, xp.ones_like(x[:1])])
+        diagonals = to_numpy(curvature @ (features**2).T)
+        blocks = to_numpy((features * curvature.sum(0)) @ features.T)  # the sum over all classes
+    return np.append(diagonals, blocks)

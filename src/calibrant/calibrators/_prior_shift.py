@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from calibrant._core.arrays import to_numpy
 from calibrant._core.kernels.roots import Certificate, worst_status
 from calibrant._core.kernels.solvers import fit_mixture
 from calibrant._core.registry import CALIBRATORS
-from calibrant._core.tensors import logit_tensor, weight_tensor
-from calibrant._core.types import CalibratorText, InputError, Logits, PerClass
+from calibrant._core.types import Array, CalibratorText, InputError, Logits, PerClass
+from calibrant.calibrators import maps
 from calibrant.calibrators._affine import BiasCorrectedTemperature
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call, num_classes
 from calibrant.calibrators._fitting import Solution, example_mean, example_weights, fit_function, fit_method, status_of
+from calibrant.calibrators.fields import FittedMap
 from calibrant.io.contents import Contents
 from calibrant.io.predictions import read_file
 from calibrant.predictions import Predictions
@@ -25,7 +25,7 @@ __all__ = ["PriorShift"]
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class PriorShift:
+class PriorShift(FittedMap):
     r"""Correction for other class shares (prior shift), $\log p_j + \log(w'_j / w_j)$ (Saerens et al. 2002, eq. 2.4).
 
     p are the calibrated probabilities and w the shares of the labels of the fitting data; one uniform pseudo-example
@@ -37,13 +37,12 @@ class PriorShift:
     does not change.
 
     >>> from calibrant.calibrators import Identity
-    >>> shifted = PriorShift(Identity(), torch.tensor([0.0, 1.0]).double())
-    >>> shifted(torch.tensor([[0.0, 2.0]]))
-    tensor([[0., 3.]])
+    >>> PriorShift(Identity(), [0.0, 1.0])(np.array([[0.0, 2.0]]))
+    array([[0., 3.]])
     """
 
     calibrator: Any  # fitted
-    shift: PerClass  # float64, log of the new share over the old one
+    shift: PerClass  # log of the new share over the old one
     certificate: Certificate | None = None
     capabilities = Capabilities(num_classes=lambda fitted: num_classes(fitted.calibrator) or len(fitted.shift))
 
@@ -56,7 +55,7 @@ class PriorShift:
         calibrator: CalibratorText = "Auto",
         prior: Literal["uniform"] | tuple[float, ...] | None = None,
         source: tuple[float, ...] | None = None,
-        unlabeled: str | Path | Tensor | np.ndarray | Predictions | None = None,
+        unlabeled: str | Path | np.ndarray | Array | Predictions | None = None,
     ) -> "PriorShift":
         """Fit a calibrator and correct it for other class shares.
 
@@ -85,27 +84,27 @@ class PriorShift:
         else:
             new_shares = _estimate_shares(p.double(), old_shares, _load_examples(unlabeled, p))
         inner = fit_function(CALIBRATORS.method(calibrator))(p)
-        fitted = cls(inner, (new_shares / old_shares).log())
+        fitted = cls(inner, np.log(new_shares / old_shares))
         return Solution(fitted, worst_status("closed form", status_of(inner))).with_certificate(p)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return the calibrated logits plus the log ratio of new and old shares."""
-        return self.calibrator(logits.double()) + self.shift
+        return maps.prior_shift(logits, vars(self))
 
 
-def _label_shares(p: Predictions) -> Tensor:
-    """Return the class shares of the labels and one uniform pseudo-example, (k) float64."""
+def _label_shares(p: Predictions) -> np.ndarray:
+    """Return the class shares of the labels and one uniform pseudo-example, (k)."""
     counts = np.bincount(p.labels, p.weights, minlength=p.k) + 1 / p.k
-    return torch.from_numpy(counts / counts.sum())
+    return counts / counts.sum()
 
 
 def _normalize_shares(
     values: Literal["uniform"] | tuple[float, ...], k: int, name: Literal["prior", "source"]
-) -> Tensor:
+) -> np.ndarray:
     """Return k class shares, divided by their sum. Raises `InputError`, with the name as code, for invalid ones."""
-    shares = torch.ones(k, dtype=torch.float64) if values == "uniform" else torch.tensor(values, dtype=torch.float64)
-    if len(shares) != k or not bool((shares > 0).all() & shares.isfinite().all()):
+    shares = np.ones(k) if values == "uniform" else np.array(values, dtype=np.float64)
+    if len(shares) != k or not ((shares > 0) & np.isfinite(shares)).all():
         hint = ", or 'uniform'" if name == "prior" else ""
         raise InputError(
             f"Expected a {name} of {k} positive numbers, got {values}. Try one number per class{hint}.", code=name
@@ -113,7 +112,7 @@ def _normalize_shares(
     return shares / shares.sum()
 
 
-def _load_examples(examples: str | Path | Tensor | np.ndarray | Predictions, p: Predictions) -> Predictions:
+def _load_examples(examples: str | Path | Array | Predictions, p: Predictions) -> Predictions:
     """Return unlabeled examples as predictions with the classes of p. Their labels mean nothing."""
     if isinstance(examples, str | Path):
         examples = read_file(examples, needs_labels=False).predictions  # whether the file has labels plays no part
@@ -128,7 +127,7 @@ def _load_examples(examples: str | Path | Tensor | np.ndarray | Predictions, p: 
     return examples.reorder_classes(p.class_names).double()
 
 
-def _estimate_shares(p: Predictions, old_shares: Tensor, unlabeled: Predictions) -> Tensor:
+def _estimate_shares(p: Predictions, old_shares: np.ndarray, unlabeled: Predictions) -> np.ndarray:
     r"""Return estimated class shares of the unlabeled examples, (k).
 
     EM maximizes their likelihood as a mixture of the k class distributions. An example's density in a class is
@@ -139,11 +138,10 @@ def _estimate_shares(p: Predictions, old_shares: Tensor, unlabeled: Predictions)
     examples. The maximum has weight $1 - d / (2\, \mathrm{gain})$, the old shares the rest.
     """
     fitted = BiasCorrectedTemperature.fit(p)
-    source_shares = example_mean(p.apply(fitted).logits.softmax(-1), p).cpu()  # mean probabilities, near the old shares
-    target_probs = logit_tensor(unlabeled.apply(fitted)).softmax(-1)
-    ratios = target_probs / source_shares.to(target_probs)
-    mixture_fit = fit_mixture(ratios, weight_tensor(unlabeled))
-    log_ratios = (ratios @ mixture_fit.shares.to(target_probs)).log()
+    source_shares = example_mean(maps.softmax(p.apply(fitted).logits), p)  # mean probabilities, near the old shares
+    ratios = to_numpy(maps.softmax(unlabeled.apply(fitted).logits)) / source_shares
+    mixture_fit = fit_mixture(ratios, unlabeled.weights)
+    log_ratios = np.log(ratios @ mixture_fit.shares)
     gain = float(example_weights(unlabeled) @ log_ratios)  # over the source shares, whose mixture has the ratio 1
     mean_without_shift = (p.k - 1) * (1 + unlabeled.total_weight / p.total_weight)  # both sets are samples
     estimate_weight = max(0.0, 1 - mean_without_shift / (2 * gain)) if gain > 0 else 0.0

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from calibrant._core.kernels.roots import Certificate
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import Logits, PerClass, PerClassPair, PositiveScalar
+from calibrant.calibrators import maps
 from calibrant.calibrators._affine import check_matrix_classes, structured_ridges
 from calibrant.calibrators._affine_solver import AffineFit, fit_affine
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, fit_method
-from calibrant.calibrators._preconditioner import apply_affine
 from calibrant.calibrators._temperature import FitInput, fit_nll_temperature
+from calibrant.calibrators.fields import FittedMap
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import map_out_of_fold, num_units
 
@@ -28,32 +28,21 @@ __all__ = ["SmoothedTemperature", "StructuredMatrix", "StructuredVector"]
 S = TypeVar("S", "StructuredVector", "StructuredMatrix")
 
 
-def smoothed_log_probs(logits: Tensor, temperature: Tensor, count: Tensor) -> Tensor:
-    """Return log((n p + 1/k) / (n + 1)) with p = softmax(z / T) and n the `count`, in float64.
-
-    This mixes p with one uniform pseudo-example in n + 1, so that it is finite for all logits.
-    """
-    p = (logits.double() / temperature).softmax(-1)
-    share = 1 / (count + 1).to(p.device)  # of the uniform pseudo-example
-    return (p * (1 - share)).add_(share / logits.shape[-1]).log()  # a softmax or logarithm in place has no gradient
-
-
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class SmoothedTemperature:
+class SmoothedTemperature(FittedMap):
     r"""Temperature scaling mixed with one uniform pseudo-example, $(n p + 1/k) / (n + 1)$ (Berta et al. 2025).
 
     p = softmax(z / T), with the T that minimizes the NLL on n examples (ts-mix of probmetrics). Never changes a
     predicted class, and no error costs more than $\log(k (n+1))$. If every example was right, T -> 0 and this adds
     1/k to the count of every class, as Krichevsky & Trofimov (1981) do for two classes.
 
-    >>> one = torch.ones((), dtype=torch.float64)
-    >>> SmoothedTemperature(one, one)(torch.tensor([[0.0, -torch.inf]])).exp()
-    tensor([[0.7500, 0.2500]])
+    >>> np.exp(SmoothedTemperature(1.0, 1.0)(np.array([[0.0, -np.inf]])))
+    array([[0.75, 0.25]])
     """
 
-    temperature: PositiveScalar  # float64
-    count: PositiveScalar  # float64, number of examples it was fitted on
+    temperature: PositiveScalar
+    count: PositiveScalar  # number of examples it was fitted on
     certificate: Certificate | None = None
     capabilities = Capabilities(preserves_argmax=True, treats_classes_alike=True)
 
@@ -72,23 +61,23 @@ class SmoothedTemperature:
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p."""
-        return smoothed_log_probs(logits, self.temperature, self.count)
+        return maps.smoothed_temperature(logits, vars(self))
 
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class StructuredVector:
+class StructuredVector(FittedMap):
     r"""Structured vector scaling, $u' + v \circ u' + c$ with ridge penalties (Berta et al. 2025, SVS).
 
     u' is the log-probability after `SmoothedTemperature`. Minimizes mean NLL $+ \frac{k}{n} (\lVert c \rVert^2 +
     \lVert v \rVert^2)$, and with few examples per class approaches temperature scaling. Convex, solved by L-BFGS.
     """
 
-    temperature: PositiveScalar  # float64
-    count: PositiveScalar  # float64, number of examples it was fitted on
-    scale: PerClass  # float64, v
-    bias: PerClass  # float64
-    final: PositiveScalar  # float64, the temperature on top; 1 if there is none
+    temperature: PositiveScalar
+    count: PositiveScalar  # number of examples it was fitted on
+    scale: PerClass  # v
+    bias: PerClass
+    final: PositiveScalar  # the temperature on top; 1 if there is none
     certificate: Certificate | None = None
     capabilities = Capabilities(num_classes=lambda fitted: len(fitted.bias))
 
@@ -118,24 +107,23 @@ class StructuredVector:
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return u' + v u' + c, over the final temperature."""
-        u = smoothed_log_probs(logits, self.temperature, self.count)
-        return apply_affine(u, 1 + self.scale, self.bias) / self.final
+        return maps.structured_vector(logits, vars(self))
 
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class StructuredMatrix:
+class StructuredMatrix(FittedMap):
     r"""Structured matrix scaling, $u' + M u' + c$ with ridge penalties (Berta et al. 2025, SMS).
 
     u' is the log-probability after `SmoothedTemperature`. Minimizes mean NLL $+ \frac{k}{n} (\lVert c \rVert^2 +
     \lVert \mathrm{diag} M \rVert^2) + \frac{k(k-1)}{n} \lVert M_{off} \rVert^2$. Convex, solved by L-BFGS.
     """
 
-    temperature: PositiveScalar  # float64
-    count: PositiveScalar  # float64, number of examples it was fitted on
-    weight: PerClassPair  # float64, M
-    bias: PerClass  # float64
-    final: PositiveScalar  # float64, the temperature on top; 1 if there is none
+    temperature: PositiveScalar
+    count: PositiveScalar  # number of examples it was fitted on
+    weight: PerClassPair  # M
+    bias: PerClass
+    final: PositiveScalar  # the temperature on top; 1 if there is none
     certificate: Certificate | None = None
     capabilities = Capabilities(num_classes=lambda fitted: len(fitted.bias))
 
@@ -161,20 +149,15 @@ class StructuredMatrix:
             InputError: above 1000 classes.
         """
         check_matrix_classes(p.k, cls.__name__)
-        eye = torch.eye(p.k, dtype=torch.float64)
-        start = None if warm_start is None else AffineFit(eye + warm_start.weight, warm_start.bias)
+        start = None
+        if warm_start is not None:
+            start = AffineFit(np.eye(p.k) + warm_start.weight, warm_start.bias)
         return _fit_and_refit_temperature(cls, p, start, refit_temperature, robust)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return u' + M u' + c, over the final temperature."""
-        u = smoothed_log_probs(logits, self.temperature, self.count)
-        return (u + apply_affine(u, self.weight, self.bias)) / self.final
-
-
-def _scalar(x: float) -> Tensor:
-    """Return a float64 scalar, as which parameters are stored."""
-    return torch.tensor(x, dtype=torch.float64)
+        return maps.structured_matrix(logits, vars(self))
 
 
 def smoothing_cost(p: Predictions) -> float:
@@ -185,7 +168,7 @@ def smoothing_cost(p: Predictions) -> float:
 def fit_smoothed_temperature(data: FitInput, *, robust: bool = True) -> Solution[SmoothedTemperature]:
     """Fit `SmoothedTemperature` without a certificate, with the robust temperature or the one of the smallest NLL."""
     fit = data.temperature(robust)
-    fitted = SmoothedTemperature(_scalar(fit.temperature), _scalar(data.p.total_weight))
+    fitted = SmoothedTemperature(fit.temperature, data.p.total_weight)
     return Solution(fitted, fit.status, fit.gradient, fit.iterations, fit.standard_error, slack=smoothing_cost(data.p))
 
 
@@ -198,16 +181,16 @@ def fit_structured(cls: type[S], data: FitInput, start: AffineFit | None = None,
         start: A fit to similar data, to start from.
         robust: Whether the temperature is the robust one.
     """
-    p, temperature, count = data.p, _scalar(data.temperature(robust).temperature), _scalar(data.p.total_weight)
+    p, temperature, count = data.p, data.temperature(robust).temperature, data.p.total_weight
     if cls is StructuredMatrix:
-        identity = torch.eye(p.k, dtype=torch.float64)
+        identity = np.eye(p.k)
         ridge, ridge_bias = structured_ridges(p.total_weight, p.k)
     else:
-        identity = torch.ones(p.k, dtype=torch.float64)
+        identity = np.ones(p.k)
         ridge = ridge_bias = p.k / p.total_weight
-    u = p.apply(lambda z: smoothed_log_probs(z, temperature, count))
+    u = p.apply(lambda z: maps.smooth(z, temperature, count))
     fit = fit_affine(u, identity, ridge, ridge_bias, start, data.tolerance)
-    fitted = cls(temperature, count, fit.weight - identity, fit.bias, _scalar(1.0))
+    fitted = cls(temperature, count, fit.weight - identity, fit.bias, 1.0)
     # Smoothing leaves no probability of 0 to clip
     return replace(fit.solution(fitted), slack=smoothing_cost(p), clips_zeros=False)
 
@@ -227,13 +210,13 @@ def _fit_and_refit_temperature(
     return solution.with_certificate(p)
 
 
-def _out_of_fold_temperature(fitted: Any, p: Predictions, robust: bool) -> Tensor:
+def _out_of_fold_temperature(fitted: Any, p: Predictions, robust: bool) -> float:
     """Fit a temperature to out-of-fold predictions of a calibrator that is fitted to all examples.
 
     It is 1 if there is only one example (or cluster), or if no finite temperature is best.
     """
     if num_units(p) < 2:
-        return _scalar(1.0)
+        return 1.0
     fit = partial(type(fitted).fit, warm_start=fitted, robust=robust)
     temperature_fit = fit_nll_temperature(map_out_of_fold(fit, p.double(), folds=min(5, num_units(p))))
-    return _scalar(temperature_fit.temperature if temperature_fit.status == "converged" else 1.0)
+    return temperature_fit.temperature if temperature_fit.status == "converged" else 1.0

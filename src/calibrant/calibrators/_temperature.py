@@ -7,26 +7,26 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from calibrant._core.arrays import like, namespace
 from calibrant._core.kernels.dispatch import kernels
 from calibrant._core.kernels.roots import Certificate, PointEvaluation, Root, Status, increasing_root
-from calibrant._core.kernels.softmax import is_predicted
-from calibrant._core.kernels.solvers import LOG2_E, sum_row_chunks
+from calibrant._core.kernels.softmax import class_columns, exp_in_place, is_predicted
+from calibrant._core.kernels.solvers import sum_row_chunks
 from calibrant._core.registry import CALIBRATORS
-from calibrant._core.tensors import label_tensor, weight_tensor
 from calibrant._core.types import InputError, Logits, MetricText, PositiveFloat, PositiveScalar, TemperatureGrid
-from calibrant.calibrators._affine_solver import GRADIENT_TOLERANCE
+from calibrant.calibrators import maps
+from calibrant.calibrators._affine_solver import FIT_CHUNK_ELEMENTS, GRADIENT_TOLERANCE
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, check_status, fit_method, weighted_median
 from calibrant.calibrators._grid_search import search_grid
+from calibrant.calibrators.fields import FittedMap
 from calibrant.predictions import Predictions
 
 __all__ = ["Identity", "Temperature"]
 
 LOG_TEMPERATURE_DEVIATION = 0.5  # prior standard deviation of log T, for the robust temperature
-MAX_MARGIN = 1e300  # replaces inf, because 0 times -inf is undefined
+MIN_EXPONENT = -1e4  # replaces lower ones, whose exponential is 0, because 0 times -inf is undefined
 MAX_ROBUST_PASSES = 100
 MAX_LAST_ROBUST_STEP = 1e-7  # in log T, at which the search has converged
 MIN_ROBUST_CURVATURE = 1e-3  # limits the first steps where the loss is flat
@@ -42,7 +42,7 @@ TEMPERATURE_GRIDS = {  # temperatures that papers search, in their order
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class Identity:
+class Identity(FittedMap):
     """No calibration: returns the logits unchanged. The baseline of every table."""
 
     capabilities = Capabilities(
@@ -62,16 +62,16 @@ class Identity:
 
 @CALIBRATORS.register
 @dataclass(frozen=True, eq=False)
-class Temperature:
+class Temperature(FittedMap):
     r"""Temperature scaling, $z / T$ (Guo et al. 2017, eq. 9).
 
     Never changes a predicted class. Constructed by hand, it accepts any number of classes.
 
-    >>> Temperature(torch.tensor(2.0))(torch.tensor([[4.0, 0.0]]))
-    tensor([[2., 0.]])
+    >>> Temperature(2.0)(np.array([[4.0, 0.0]]))
+    array([[2., 0.]])
     """
 
-    temperature: PositiveScalar  # float64
+    temperature: PositiveScalar
     certificate: Certificate | None = None
     capabilities = Capabilities(preserves_argmax=True, treats_classes_alike=True)
 
@@ -102,8 +102,7 @@ class Temperature:
         ts = temperature_grid("mukhoti" if grid is None else grid)
         t = search_grid(p, criterion, [0.0], ts).temperature  # gamma = 0: no focal map
         status = "at bound" if t in (min(ts), max(ts)) else "grid"
-        fitted = cls(torch.tensor(t, dtype=torch.float64))
-        return Solution(fitted, status, iterations=len(ts), criterion=criterion).with_certificate(p)
+        return Solution(cls(t), status, iterations=len(ts), criterion=criterion).with_certificate(p)
 
     @classmethod
     def _fit_nll(cls, p: Predictions) -> "Temperature":
@@ -132,12 +131,12 @@ class Temperature:
             classes=p.k,
             absent=len(p.absent_classes),
         )
-        return cls(torch.tensor(result.temperature, dtype=torch.float64), certificate)
+        return cls(result.temperature, certificate)
 
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return z / T."""
-        return logits / self.temperature
+        return maps.temperature(logits, vars(self))
 
 
 def temperature_grid(grid: str | Sequence[float]) -> list[float]:
@@ -168,10 +167,9 @@ class TemperatureFit:
     correct_weight: float  # total weight of the rows whose prediction is right
 
     @property
-    def finite_temperature(self) -> Tensor:
-        """The temperature as a float64 scalar, or the spread of the logits if the optimum lies at 0 or infinity."""
-        value = self.temperature if self.status == "converged" else self.logit_spread
-        return torch.tensor(value, dtype=torch.float64)
+    def finite_temperature(self) -> float:
+        """The temperature, or the spread of the logits if the optimum lies at 0 or infinity."""
+        return self.temperature if self.status == "converged" else self.logit_spread
 
 
 @dataclass(frozen=True)
@@ -222,19 +220,19 @@ def fit_nll_temperature(p: Predictions) -> TemperatureFit:
     infinite NLL at every T and are left out.
     """
     p = drop_impossible(p)
-    spread = _logit_spread(p[:: max(1, p.logits.numel() >> 11)])  # of about 2^11 logits
+    spread = _logit_spread(p[:: max(1, math.prod(p.logits.shape) >> 11)])  # of about 2^11 logits
     center = -math.log(spread)
     low, high = center - 25.0, center + 25.0  # beyond, T counts as infinite or 0
 
-    def search(p: Predictions, start: float, tolerance: float, dtype: torch.dtype) -> Root[NllDerivatives]:
+    def search(p: Predictions, start: float, tolerance: float, dtype: type) -> Root[NllDerivatives]:
         return increasing_root(lambda u: _nll_derivatives(p, math.exp(u), dtype), start, low, high, tolerance)
 
     start = center + 2.0  # the T of networks is about e^-2, a seventh, of the spread of their logits
     # The error is about the cube of the last step, whose length is at most the tolerance
-    if p.logits.numel() >= 1 << 18:
-        start = search(p[::16], start, SAMPLE_STEP, torch.float32).x
-    rough = search(p, start, COARSE_STEP, torch.float32)  # 0.06^3 < 3e-4: usually a single pass in float64 is left
-    root = search(p, rough.x, FINE_STEP, torch.float64)  # 3e-4^3 is an error of about 3e-11 in log T
+    if math.prod(p.logits.shape) >= 1 << 18:
+        start = search(p[::16], start, SAMPLE_STEP, np.float32).x
+    rough = search(p, start, COARSE_STEP, np.float32)  # 0.06^3 < 3e-4: usually a single pass in float64 is left
+    root = search(p, rough.x, FINE_STEP, np.float64)  # 3e-4^3 is an error of about 3e-11 in log T
     derivatives, t = root.evaluation, math.exp(-root.x)
     standard_error, status = math.nan, "converged"
     if not root.is_interior:
@@ -257,11 +255,12 @@ def fit_nll_temperature(p: Predictions) -> TemperatureFit:
 
 def drop_impossible(p: Predictions) -> Predictions:
     """Return the examples whose true class has a probability above 0. Raises `InputError` if there are none."""
-    z_y = p.logits.gather(1, label_tensor(p)[:, None]).squeeze(1)
-    if z_y.min() > -torch.inf:
+    xp = namespace(p.logits)
+    z_y = xp.take_along_axis(p.logits, like(p.labels, p.logits)[:, None], axis=1)[:, 0]
+    possible = z_y > -xp.inf
+    if xp.all(possible):
         return p
-    possible = z_y > -torch.inf
-    if not bool(possible.any()):
+    if not xp.any(possible):
         raise InputError(
             "Expected a true class with a probability above 0, got a logit of -inf for every true class. Try checking "
             "the order of the classes.",
@@ -275,25 +274,25 @@ def _logit_spread(p: Predictions) -> float:
 
     A median, because a few outliers can dominate a mean.
     """
-    z = p.logits.double()
-    distance = z.amax(-1, keepdim=True) - z
-    positive = (distance > 0) & distance.isfinite()
-    weights = None if (w := weight_tensor(p)) is None else w[:, None].expand_as(distance)[positive]
-    return float(weighted_median(distance[positive], weights))
+    xp = namespace(p.logits)
+    z = xp.astype(p.logits, xp.float64)
+    top = xp.max(z, axis=-1, keepdims=True)
+    is_counted = (z < top) & (z > -xp.inf)
+    weights = None if p.weights is None else xp.broadcast_to(like(p.weights, z)[:, None], z.shape)[is_counted]
+    return weighted_median((top - z)[is_counted], weights)
 
 
-def _nll_derivatives(p: Predictions, b: float, dtype: torch.dtype = torch.float64) -> NllDerivatives:
+def _nll_derivatives(p: Predictions, b: float, dtype: type = np.float64) -> NllDerivatives:
     """Return the mean NLL of logits b z with its derivatives, from the cumulants of b z under softmax(b z).
 
     Exponentials have the precision `dtype`, or a higher one of the logits: float32 takes a third of the time.
     """
-    dtype = torch.promote_types(dtype, p.logits.dtype)
-    weights = () if (w := weight_tensor(p)) is None else (w,)
+    dtype = np.float64 if "float64" in str(p.logits.dtype) else dtype
     if compiled := kernels(p.logits):
         sum_chunk, elements = partial(_compiled_nll_derivatives, compiled, b, dtype), 1 << 20
     else:
-        sum_chunk, elements = partial(_nll_derivatives_of_rows, b, dtype), 1 << 17
-    sums = sum_row_chunks(sum_chunk, p.logits, label_tensor(p), *weights, elements=elements)
+        sum_chunk, elements = partial(_nll_derivatives_of_rows, b, dtype), FIT_CHUNK_ELEMENTS
+    sums = sum_row_chunks(sum_chunk, *_row_columns(p), elements=elements)
     # Only double precision has a sixth sum, the NLL of z, and a seventh, the weight of right predictions
     nll, first, second, third, square, *uncalibrated_nll = (sums[:6] / p.total_weight).tolist()
     # From derivatives in b, times powers of b, to derivatives in u = log b by the chain rule. The root of the first one
@@ -304,43 +303,57 @@ def _nll_derivatives(p: Predictions, b: float, dtype: torch.dtype = torch.float6
     )
 
 
-def _nll_derivatives_of_rows(b: float, dtype: torch.dtype, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
+def _row_columns(p: Predictions) -> list[Any]:
+    """Return the logits, the labels and, if there are any, the weights of predictions, all where the logits lie."""
+    return [p.logits, *(like(column, p.logits) for column in (p.labels, p.weights) if column is not None)]
+
+
+def _nll_derivatives_of_rows(b: float, dtype: type, z: Any, y: Any, *weights: Any) -> Any:
     """Return weighted sums over rows of logits z (n k) with labels y (n), at the inverse temperature b.
 
     They are the NLL of b z; its first, second and third derivative in b times b, b^2 and b^3; and the square of the
     first. The derivatives are the cumulants of b z under softmax(b z), from its moments m1, m2 and m3. In double
     precision, the NLL of z and the number of right predictions follow.
     """
-    margin = z.to(dtype)
-    margin = (margin - margin.amax(-1, keepdim=True)).clamp_min_(torch.finfo(dtype).min)  # 0 times -inf is undefined
-    powers = margin.mul(b * LOG2_E).exp2_()  # exp(b margin)
-    norm = powers.sum(-1).double()
-    # Each pass multiplies the powers by the margin: moments of margin, margin^2 and margin^3
-    m1, m2, m3 = (powers.mul_(margin).sum(-1) / norm for _ in range(3))
-    m1, m2, m3 = b * m1, b * (b * m2), b * (b * (b * m3))  # of b z; b^3 alone may overflow
-    label_margin = margin.gather(-1, y[:, None]).squeeze(-1).double()
+    xp = namespace(z)
+    margin, label_margin, exponent = _margins(b, dtype, z, y)
+    powers = exp_in_place(xp.asarray(exponent, copy=True))
+    sums = [xp.sum(powers, axis=0)]
+    for _ in range(3):  # each pass multiplies the powers by b z, whose moments m1, m2 and m3 are
+        powers *= exponent
+        sums.append(xp.sum(powers, axis=0))
+    norm, *moments = (xp.astype(x, xp.float64) for x in sums)
+    m1, m2, m3 = (x / norm for x in moments)
     label_score = b * label_margin
     first = m1 - label_score
-    rows = [norm.log() - label_score, first, m2 - m1**2, m3 - 3 * m1 * m2 + 2 * m1**3, first**2]
-    if dtype == torch.float64:
-        total = margin.mul_(LOG2_E).exp2_().sum(-1)
-        rows += [total.log() - label_margin, is_predicted(z, y, label_margin, total).double()]
-    terms = torch.stack(rows)
-    return terms @ weights[0] if weights else terms.sum(1)
+    rows = [xp.log(norm) - label_score, first, m2 - m1**2, m3 - 3 * m1 * m2 + 2 * m1**3, first**2]
+    if dtype == np.float64:
+        total = xp.sum(exp_in_place(margin), axis=0)
+        rows += [xp.log(total) - label_margin, xp.astype(is_predicted(z, y, label_margin, total), xp.float64)]
+    terms = xp.stack(rows)
+    return terms @ weights[0] if weights else xp.sum(terms, axis=1)
+
+
+def _margins(b: float, dtype: type, z: Any, y: Any) -> tuple[Any, Any, Any]:
+    """Return the margins z - max z of logits by class (k n), of the labels (n) in float64, and b times the first."""
+    xp, margin = namespace(z), class_columns(z, dtype)
+    margin -= xp.max(margin, axis=0)
+    label_margin = xp.astype(xp.take_along_axis(margin, y[None, :], axis=0)[0], xp.float64)
+    with np.errstate(over="ignore"):  # replaced next
+        exponent = margin * b
+    return margin, label_margin, xp.maximum(exponent, MIN_EXPONENT)
 
 
 def _compiled_nll_derivatives(
-    compiled: Any, b: float, dtype: torch.dtype, z: Tensor, y: Tensor, *weights: Tensor
-) -> Tensor:
+    compiled: Any, b: float, dtype: type, z: np.ndarray, y: np.ndarray, *weights: np.ndarray
+) -> np.ndarray:
     """Return the same sums as `_nll_derivatives_of_rows`, from one pass of the compiled kernels."""
-    z = z if z.dtype in (torch.float32, torch.float64) else z.float()
-    w, out = (
-        weights[0].double().contiguous().numpy() if weights else np.empty(0),
-        torch.zeros(7 if dtype == torch.float64 else 5).double(),  # two sums need double precision
-    )
+    z = z if z.dtype.type in (np.float32, np.float64) else z.astype(np.float32)
+    out = np.zeros(7 if dtype == np.float64 else 5)  # two sums need double precision
     # Working memory of the kernel, whose type is the precision of the exponentials
-    sums = torch.empty(4, compiled.BLOCK_ROWS, dtype=dtype).numpy()
-    compiled.nll_derivatives(z.contiguous().numpy(), y.contiguous().numpy(), w, b, sums, out.numpy())
+    sums = np.empty((4, compiled.BLOCK_ROWS), dtype)
+    w = weights[0] if weights else np.empty(0)
+    compiled.nll_derivatives(*map(np.ascontiguousarray, (z, y, w)), b, sums, out)
     return out
 
 
@@ -354,10 +367,11 @@ def _fit_robust_temperature(p: Predictions, initial_fit: TemperatureFit) -> Temp
     p = drop_impossible(p)
     u, step, passes = -math.log(initial_fit.temperature), math.inf, 0  # u = log(1/T)
     prior_log_odds, prior_precision = math.log(p.total_weight * p.k), LOG_TEMPERATURE_DEVIATION**-2
-    weights = () if (w := weight_tensor(p)) is None else (w,)
     while abs(step) > MAX_LAST_ROBUST_STEP and passes < MAX_ROBUST_PASSES:
         derivatives = partial(_robust_derivatives, math.exp(u), prior_log_odds)
-        slope, curvature, correction = sum_row_chunks(derivatives, p.logits, label_tensor(p), *weights).tolist()
+        slope, curvature, correction = sum_row_chunks(
+            derivatives, *_row_columns(p), elements=FIT_CHUNK_ELEMENTS
+        ).tolist()
         slope, curvature = slope + u * prior_precision, curvature + prior_precision  # with the normal prior of u
         step = -slope / max(curvature, MIN_ROBUST_CURVATURE)
         # Near the optimum, use the whole second derivative, in which the posteriors vary. It may be negative elsewhere
@@ -368,7 +382,7 @@ def _fit_robust_temperature(p: Predictions, initial_fit: TemperatureFit) -> Temp
     return replace(initial_fit, temperature=math.exp(-u), iterations=initial_fit.iterations + passes)
 
 
-def _robust_derivatives(b: float, prior_log_odds: float, z: Tensor, y: Tensor, *weights: Tensor) -> Tensor:
+def _robust_derivatives(b: float, prior_log_odds: float, z: Any, y: Any, *weights: Any) -> Any:
     """Return three sums over rows: the slope of the robust loss in log b, and two parts of its second derivative.
 
     The robust loss of a row is -log(n p_y + 1/k). The first part of the second derivative holds the posteriors fixed.
@@ -381,15 +395,18 @@ def _robust_derivatives(b: float, prior_log_odds: float, z: Tensor, y: Tensor, *
         y: Labels, (n).
         weights: Weights of the rows, (n), if there are any.
     """
-    margin = z.double()
-    margin = (margin - margin.amax(1, keepdim=True)).clamp_min_(-MAX_MARGIN)
-    label_score = b * margin.gather(1, y[:, None]).squeeze(1)
-    powers = margin.mul(b * LOG2_E).exp2_()  # exp(b margin)
-    norm = powers.sum(1)
-    mean = powers.mul_(margin).sum(1) / norm
-    square = powers.mul_(margin).sum(1) / norm  # the powers hold their product with the margin by now
-    posterior = (label_score - norm.log() + prior_log_odds).sigmoid()  # that the label comes from p
+    xp = namespace(z)
+    _, label_margin, exponent = _margins(b, np.float64, z, y)
+    with np.errstate(over="ignore"):  # finite, so that a posterior of 0 times the score is 0
+        label_score = xp.maximum(b * label_margin, -xp.finfo(xp.float64).max)
+    powers = exp_in_place(xp.asarray(exponent, copy=True))
+    norm = xp.sum(powers, axis=0)
+    powers *= exponent
+    mean = xp.sum(powers, axis=0) / norm
+    powers *= exponent
+    square = xp.sum(powers, axis=0) / norm
+    posterior = xp.exp(maps.log_sigmoid(label_score - xp.log(norm) + prior_log_odds))  # that the label comes from p
     counts = posterior * weights[0] if weights else posterior
-    first = b * mean - label_score  # derivatives of -log p_y in log b
-    second = first + b * b * (square - mean.square())
-    return torch.stack([counts @ first, counts @ second, (counts * (1 - posterior)) @ first.square()])
+    first = mean - label_score  # derivatives of -log p_y in log b
+    second = first + square - mean**2
+    return xp.stack([counts @ first, counts @ second, (counts * (1 - posterior) * first) @ first])

@@ -1,5 +1,6 @@
 """Export calibrators, contracts, prediction sets and thresholds to one file that runs without Calibrant."""
 
+import ast
 import inspect
 import pprint
 import textwrap
@@ -144,10 +145,11 @@ def numpy_source(
     if isinstance(threshold, CertifiedThreshold):
         threshold, event = threshold.threshold, _event_index(threshold.event, class_names)
     fitted, set_fields = serialize(calibrator), None if sets is None else _set_fields(sets)
+    modules = "calibrant.calibrators.maps", "calibrant.deployment._numpy_functions"
     class_maps = (_map_source(name) for name in sorted({*_class_names(fitted), *_class_names(set_fields)}))
     return _render(
         "calibrator.py.j2",
-        functions="\n\n\n".join([_source_of("calibrant.deployment", "_numpy_maps.py"), *filter(None, class_maps)]),
+        functions="\n\n\n".join([*map(_source_of, modules), *filter(None, class_maps)]),
         fitted=fitted,
         k=k,
         class_names=class_names and list(class_names),
@@ -178,14 +180,15 @@ def _event_index(event: Any, class_names: Sequence[str] | None) -> Any:
 
 def fusion_source(fusion: Any) -> str:
     """Return the Python source of a fusion, which needs numpy alone."""
-    return _render(
-        "fusion.py.j2", functions=_source_of("calibrant.language_models", "_fusion_map.py"), fitted=fusion.learned
-    )
+    return _render("fusion.py.j2", functions=_source_of("calibrant.language_models._fusion_map"), fitted=fusion.learned)
 
 
-def _source_of(package: str, name: str) -> str:
-    """Return the text of a module without its docstring, for a file that must not import this package."""
-    return files(package).joinpath(name).read_text("utf-8").partition('"""\n\n')[2].strip()
+def _source_of(module: str) -> str:
+    """Return the text of a module without its docstring and imports, for a file that must not import this package."""
+    package, _, name = module.rpartition(".")
+    text = files(package).joinpath(f"{name}.py").read_text("utf-8")
+    introduction = [node for node in ast.parse(text).body if isinstance(node, ast.Expr | ast.Import | ast.ImportFrom)]
+    return "\n".join(text.splitlines()[introduction[-1].end_lineno :]).strip()
 
 
 def _class_names(node: Any) -> Iterator[str]:

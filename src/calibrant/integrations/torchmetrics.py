@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import Metric
 
-from calibrant._core.tensors import to_numpy
+from calibrant._core.arrays import to_numpy
 from calibrant._core.types import Count, check_arguments
 from calibrant.integrations._common import (
     have_new_ids,

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from calibrant import calibrators
-from calibrant._core.arrays import to_numpy
+from calibrant._core.kernels.logistic import sigmoid, sigmoid_and_softplus
 from calibrant._core.kernels.solvers import newton
+from calibrant._core.lazy import special
 from calibrant._core.types import InputError, NonNegativeInt, OpenFraction, Size, check_arguments
+from calibrant.calibrators.fields import FittedMap
 from calibrant.language_models import _fusion_map
 from calibrant.metrics import Evidence, Interval, Sample
 from calibrant.predictions import Predictions
@@ -41,9 +41,9 @@ _NUM_FOLDS = 5
 MODE_TOLERANCE = 5e-11  # nats by which the log posterior may lie below its maximum
 _NUM_BISECTIONS = 25  # to a millionth of the log-odds
 
-Points = Float[Tensor, "s m"]
-Coefficients = Float[Tensor, " d"]
-Covariance = Float[Tensor, "d d"]
+Points = Float[np.ndarray, "s m"]
+Coefficients = Float[np.ndarray, " d"]
+Covariance = Float[np.ndarray, "d d"]
 CoefficientNames = Annotated[tuple[str, ...], Size("d")]
 Scale = Literal["rank", "probability"]
 
@@ -70,7 +70,7 @@ DEPARTURES = (
 
 
 @dataclass(frozen=True, eq=False)
-class FusionPrior:
+class FusionPrior(FittedMap):
     """Normal prior for the coefficients of a new model's fusion, learned from fusions of other models.
 
     `Fusion.fit(..., prior=prior)` updates the prior by the labels of the new model. On the scale of ranks, it needs
@@ -86,8 +86,8 @@ class FusionPrior:
     """
 
     names: tuple[str, ...]
-    mean: Tensor  # (d) float64
-    covariance: Tensor  # (d d) float64
+    mean: np.ndarray  # (d)
+    covariance: np.ndarray  # (d d)
     scale: Scale = "rank"
     signals: tuple[str, ...] = ()
     parts: tuple["FusionPrior", ...] = ()
@@ -155,7 +155,7 @@ class FusionPrior:
 
 
 @dataclass(frozen=True, eq=False)
-class Fusion:
+class Fusion(FittedMap):
     r"""A penalized logistic regression of being right on several signals of confidence.
 
     On the scale of ranks, each signal enters by the normal score r of its rank, by $\max(r - 0.7, 0)$ and by
@@ -166,11 +166,12 @@ class Fusion:
     other models (`FusionPrior`). Probabilities are averaged over the posterior of the coefficients (approximations of
     Laplace and MacKay), which keeps them moderate where few labels determine them.
 
-    >>> g = torch.Generator().manual_seed(0)
-    >>> stated, tokens = torch.rand(2, 400, generator=g)
-    >>> correct = (torch.rand(400, generator=g) < (stated + tokens) / 2).long()
+    >>> rng = np.random.default_rng(0)
+    >>> stated, tokens = rng.random((2, 400))
+    >>> correct = rng.random(400) < (stated + tokens) / 2
     >>> fused = Fusion.fit({"stated": stated, "tokens": tokens}, correct)
-    >>> bool((fused.apply({"stated": [0.9, 0.1], "tokens": [0.9, 0.1]}).diff() < 0).all())
+    >>> p = fused.apply({"stated": [0.9, 0.1], "tokens": [0.9, 0.1]})
+    >>> bool(p[0] > p[1])
     True
     """
 
@@ -230,12 +231,10 @@ class Fusion:
         if not worth:
             return fitted
         gains = _signal_gains(columns, y, group_column, prior, fitted.scale, seed)
-        intervals = [
-            (name, Sample.from_values(to_numpy(gain), None, None).normal_interval(level)) for name, gain in gains
-        ]
+        intervals = [(name, Sample.from_values(gain, None, None).normal_interval(level)) for name, gain in gains]
         return replace(fitted, worth=tuple(intervals))
 
-    def apply(self, signals: Any, groups: Any = None) -> Tensor:
+    def apply(self, signals: Any, groups: Any = None) -> np.ndarray:
         """Return the probability that each answer is right (n) float64.
 
         Args:
@@ -248,10 +247,9 @@ class Fusion:
         columns = _read_signals(signals, None, self.signals)
         if lacking := [name for name in self.signals if name not in columns]:
             raise InputError(f"Expected the signals {', '.join(self.signals)}, got no {lacking[0]!r}.", code="signals")
-        columns = {name: columns[name] for name in self.signals}
+        columns = _check_scale({name: columns[name] for name in self.signals}, self.scale)
         n = len(next(iter(columns.values())))
-        arrays = _to_arrays(columns, self.scale)
-        return torch.from_numpy(_fusion_map.probability(arrays, _read_groups(groups, n), self.learned))
+        return _fusion_map.probability(columns, _read_groups(groups, n), self.learned)
 
     def predictions(self, signals: Any, correct: Any, groups: Any = None, **options: Any) -> Predictions:
         """Return the probabilities with the labels as `Predictions`, for `measure` and every other function.
@@ -280,22 +278,24 @@ class Fusion:
     @property
     def is_consistent(self) -> bool:
         """Whether the fields fit together, as in a file that is not damaged."""
-        names, _ = self.design({name: torch.full((1,), 0.5).double() for name in self.signals}, None)
-        is_increasing = bool((self.points.diff() >= 0).all())
-        asymmetry, largest = (self.covariance - self.covariance.T).abs().max(), self.covariance.abs().max()
-        variances = torch.linalg.eigvalsh(self.covariance)  # also those of all sums of coefficients
+        names, _ = self.design({name: np.array([0.5]) for name in self.signals}, None)
+        is_increasing = bool((np.diff(self.points) >= 0).all())
+        asymmetry, largest = np.abs(self.covariance - self.covariance.T).max(), np.abs(self.covariance).max()
+        variances = np.linalg.eigvalsh(self.covariance)  # also those of all sums of coefficients
         is_covariance = bool(
             asymmetry <= COVARIANCE_ROUNDING * largest and variances.min() >= -COVARIANCE_ROUNDING * largest
         )
         return bool(self.signals) and names == self.names and is_increasing and is_covariance
 
-    def design(self, columns: Mapping[str, Tensor], groups: Sequence[str] | None) -> tuple[tuple[str, ...], Tensor]:
+    def design(
+        self, columns: Mapping[str, np.ndarray], groups: Sequence[str] | None
+    ) -> tuple[tuple[str, ...], np.ndarray]:
         """Return the names of the coefficients (d), and the matrix of the regression (n d) for signals and groups (n).
 
         Raises:
             InputError: If signals on the scale of probabilities leave [0, 1], or their names are those of coefficients.
         """
-        parts = _fusion_map.variables(_to_arrays(columns, self.scale), groups, self.learned)
+        parts = _fusion_map.variables(_check_scale(columns, self.scale), groups, self.learned)
         names, arrays = zip(*parts, strict=True)
         # Names that start with "group " are those of groups, also in a prior
         if ambiguous := [x for x in names if names.count(x) > 1 or (x in self.signals and x.startswith("group "))]:
@@ -304,34 +304,34 @@ class Fusion:
                 "the signal.",
                 code="signal_name",
             )
-        return names, torch.from_numpy(np.stack(arrays, 1))
+        return names, np.stack(arrays, 1)
 
     @property
     def learned(self) -> dict[str, Any]:
         """Names and numbers that determine the probabilities, as arrays and texts."""
-        arrays = {name: getattr(self, name).numpy() for name in ("points", "scores", "coefficients", "covariance")}
+        arrays = {name: getattr(self, name) for name in ("points", "scores", "coefficients", "covariance")}
         return {"signals": self.signals, "scale": self.scale, "groups": self.groups} | arrays
 
 
-def _to_arrays(columns: Mapping[str, Tensor], scale: Scale) -> dict[str, np.ndarray]:
-    """Return the signals as arrays. Raises `InputError` if they do not have the scale."""
+def _check_scale(columns: Mapping[str, np.ndarray], scale: Scale) -> Mapping[str, np.ndarray]:
+    """Return the signals. Raises `InputError` if they do not have the scale."""
     for name, x in columns.items() if scale == "probability" else ():
-        if bool(((x < 0) | (x > 1)).any()):
+        if ((x < 0) | (x > 1)).any():
             raise InputError(
-                f"Expected the signal {name!r} in [0, 1], got {float(x.nan_to_num().min()):.4g} to "
-                f"{float(x.nan_to_num().max()):.4g}. Try scale='rank'.",
+                f"Expected the signal {name!r} in [0, 1], got {np.nan_to_num(x).min():.4g} to "
+                f"{np.nan_to_num(x).max():.4g}. Try scale='rank'.",
                 code="signal_range",
             )
-    return {name: x.numpy() for name, x in columns.items()}
+    return columns
 
 
 def _regression(
-    columns: Mapping[str, Tensor],
-    y: Tensor,
+    columns: Mapping[str, np.ndarray],
+    y: np.ndarray,
     groups: Sequence[str] | None,
     prior: FusionPrior | None,
     scale: Scale | None,
-) -> tuple[Fusion, Tensor]:
+) -> tuple[Fusion, np.ndarray]:
     """Return the fusion without coefficients, and the design matrix of its regression, (n d).
 
     Args:
@@ -351,35 +351,35 @@ def _regression(
     # Groups of the prior have coefficients even if no labeled answer belongs to them
     group_names = tuple(dict.fromkeys([*prior_groups, *(groups or ())]))
     if scale == "rank":
-        points, scores = (torch.stack(parts) for parts in zip(*map(_rank_scores, columns.values()), strict=True))
+        points, scores = (np.stack(parts) for parts in zip(*map(_rank_scores, columns.values()), strict=True))
     else:
-        points = scores = torch.empty(0, 0, dtype=torch.float64)
+        points = scores = np.empty((0, 0))
     unfitted = Fusion(
         signals=tuple(columns),
         points=points,
         scores=scores,
         groups=group_names,
         names=(),  # of the coefficients, set below from the design
-        coefficients=torch.empty(0),
-        covariance=torch.empty(0, 0),
+        coefficients=np.empty(0),
+        covariance=np.empty((0, 0)),
         scale=scale,
     )
     names, x = unfitted.design(columns, groups)
     return replace(unfitted, names=names), x
 
 
-def _read_outcomes(correct: Any) -> Tensor:
+def _read_outcomes(correct: Any) -> np.ndarray:
     """Return outcomes 0 or 1 (n) in float64. Raises `InputError` for anything else."""
     try:
-        y = torch.from_numpy(np.asarray(correct, dtype=np.float64).copy())
+        y = np.array(correct, dtype=np.float64)
     except (TypeError, ValueError):
-        y = torch.full((1,), torch.nan)  # which the check refuses
-    if y.ndim != 1 or not bool(((y == 0) | (y == 1)).all()):
+        y = np.array([np.nan])  # which the check refuses
+    if y.ndim != 1 or not ((y == 0) | (y == 1)).all():
         raise InputError("Expected whether each answer is right (n), 0 or 1, got other values.", code="correct_range")
     return y
 
 
-def _read_signals(signals: Any, n: int | None, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+def _read_signals(signals: Any, n: int | None, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
     """Return columns of numbers by name. The columns of an array take `names` in order."""
     columns = split_columns(signals, names)
     lengths = {column.shape for column in columns.values()}
@@ -388,7 +388,7 @@ def _read_signals(signals: Any, n: int | None, names: Sequence[str] | None = Non
             f"Expected signals of one length{'' if n is None else f', {n:,}'}, got {lengths}.", code="shape"
         )
     try:
-        return {name: torch.from_numpy(column.astype(np.float64)) for name, column in columns.items()}
+        return {name: column.astype(np.float64) for name, column in columns.items()}
     except (TypeError, ValueError):
         raise InputError("Expected numbers as signals, NaN where missing, got other values.", code="signals") from None
 
@@ -404,48 +404,48 @@ def _read_groups(groups: Any, n: int) -> list[str] | None:
     return names
 
 
-def _rank_scores(column: Tensor) -> tuple[Tensor, Tensor]:
+def _rank_scores(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return `MAX_POINTS` values of a signal in increasing order, some of them repeated, and their normal scores.
 
     The normal score of a value is the quantile of the normal distribution at its mean rank, as a share of all ranks.
     """
-    values, counts = column[~column.isnan()].unique(return_counts=True)
+    values, counts = np.unique(column[~np.isnan(column)], return_counts=True)
     if not len(values):  # a signal that is always missing: any value has the score 0
-        values, counts = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.int64)
-    end = counts.double().cumsum(0)
-    scores = torch.special.ndtri((end - counts / 2) / end[-1])
-    position = torch.linspace(0, len(values) - 1, MAX_POINTS, dtype=torch.float64).round().long()
+        values, counts = np.zeros(1), np.ones(1)
+    end = counts.cumsum()
+    scores = special.ndtri((end - counts / 2) / end[-1])
+    position = np.linspace(0, len(values) - 1, MAX_POINTS).round().astype(np.int64)
     return values[position], scores[position]
 
 
 def _prior_moments(
     names: Sequence[str], prior: FusionPrior | None, departure: Departure = DEPARTURES[0]
-) -> tuple[Tensor, Tensor]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean (d) and the precision (d d) of the normal prior of the coefficients of a model.
 
     Coefficients that the learned prior does not name have the mean 0 and a fixed precision. The departure of the model
     scales the covariance of the learned prior, and adds to the variance of the intercept.
     """
     fixed_precisions = [GROUP_PRECISION if name.startswith("group ") else SIGNAL_PRECISION for name in names]
-    mean, precision = torch.zeros(len(names)).double(), torch.tensor(fixed_precisions, dtype=torch.float64).diag()
+    mean, precision = np.zeros(len(names)), np.diag(fixed_precisions)
     intercept = list(names).index("intercept") if "intercept" in names else None
     if intercept is not None:  # a nearly flat prior would have no evidence beside others, however far these are
         is_alone = prior is None or departure.level_deviation == 0
         precision[intercept, intercept] = INTERCEPT_PRECISION if is_alone else departure.level_deviation**-2
     if prior is not None and math.isfinite(departure.factor):
         pairs = [(i, prior.names.index(name)) for i, name in enumerate(names) if name in prior.names]
-        rows, prior_rows = (torch.tensor(indices) for indices in zip(*pairs, strict=True))
+        rows, prior_rows = (np.array(indices) for indices in zip(*pairs, strict=True))
         covariance = departure.factor * prior.covariance[prior_rows][:, prior_rows]
         covariance[rows == intercept, rows == intercept] += departure.level_deviation**2
         mean[rows] = prior.mean[prior_rows]
         precision[rows] = 0.0  # replaces the fixed precisions of these coefficients
-        precision[rows[:, None], rows] = torch.linalg.inv(covariance)
+        precision[rows[:, None], rows] = np.linalg.inv(covariance)
     return mean, precision
 
 
 def _moments_between(
     fits: Sequence[Fusion], shared: Sequence[str], unused: Sequence[str]
-) -> tuple[tuple[str, ...], Tensor, Tensor]:
+) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
     """Return the names, mean (d) and covariance (d d) of coefficients across models, without `unused` signals.
 
     The covariance is that of the posterior means of the models, less the mean of their posterior covariances, which is
@@ -459,15 +459,15 @@ def _moments_between(
     absent = {name for signal in unused for name in _coefficient_names(signal, fits[0].signals)}
     names = tuple(name for name in shared if name not in absent)
     posteriors = [_posterior_without(fit, names, absent) for fit in fits]
-    coefficients = torch.stack([mean for mean, _ in posteriors])
-    sampling = torch.stack([covariance for _, covariance in posteriors]).mean(0)
-    between = torch.cov(coefficients.T).reshape(len(names), len(names)) - sampling  # reshape: (d d) also for d = 1
-    between = OFF_DIAGONAL * between + (1 - OFF_DIAGONAL) * torch.diag(between.diagonal())
-    values, vectors = torch.linalg.eigh(between)  # a difference may have negative eigenvalues
-    return names, coefficients.mean(0), (vectors * values.clamp_min(MIN_VARIANCE)) @ vectors.T
+    coefficients = np.stack([mean for mean, _ in posteriors])
+    sampling = np.mean([covariance for _, covariance in posteriors], axis=0)
+    between = np.cov(coefficients.T).reshape(len(names), len(names)) - sampling  # reshape: (d d) also for d = 1
+    between = OFF_DIAGONAL * between + (1 - OFF_DIAGONAL) * np.diag(between.diagonal())
+    values, vectors = np.linalg.eigh(between)  # a difference may have negative eigenvalues
+    return names, coefficients.mean(0), (vectors * np.maximum(values, MIN_VARIANCE)) @ vectors.T
 
 
-def _posterior_without(fit: Fusion, names: Sequence[str], absent: set[str]) -> tuple[Tensor, Tensor]:
+def _posterior_without(fit: Fusion, names: Sequence[str], absent: set[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the posterior mean (d) and covariance (d d) of named coefficients, given that the absent ones are 0."""
     rows = [fit.names.index(name) for name in names]
     mean, covariance = fit.coefficients[rows], fit.covariance[rows][:, rows]
@@ -477,7 +477,7 @@ def _posterior_without(fit: Fusion, names: Sequence[str], absent: set[str]) -> t
     # Conditioning a normal distribution on dropped coefficients of 0: with their covariance V, the cross-covariance C
     # and the gain G = C V^-1, the mean falls by G times the dropped coefficients, and the covariance by G C'
     cross_covariance = fit.covariance[rows][:, dropped]
-    gain = torch.linalg.solve(fit.covariance[dropped][:, dropped], cross_covariance.T).T
+    gain = np.linalg.solve(fit.covariance[dropped][:, dropped], cross_covariance.T).T
     return mean - gain @ fit.coefficients[dropped], covariance - gain @ cross_covariance.T
 
 
@@ -487,7 +487,7 @@ def _coefficient_names(signal: str, signals: Sequence[str]) -> set[str]:
     return products | {signal + ending for ending in _fusion_map.ENDINGS}
 
 
-def _fit_coefficients(unfitted: Fusion, x: Tensor, y: Tensor, prior: FusionPrior | None) -> Fusion:
+def _fit_coefficients(unfitted: Fusion, x: np.ndarray, y: np.ndarray, prior: FusionPrior | None) -> Fusion:
     """Return the fusion with coefficients, averaged over the departures from the prior and its applicable parts.
 
     Each is weighted by its evidence and its prior probability (Bayesian model averaging, Hoeting et al. 1999). The
@@ -501,22 +501,22 @@ def _fit_coefficients(unfitted: Fusion, x: Tensor, y: Tensor, prior: FusionPrior
         prior: Prior from other models.
     """
     d = x.shape[1]
-    log_weights, means, covariances, is_like = list[float](), list[Tensor](), list[Tensor](), list[bool]()
+    log_weights, means, covariances, is_like = list[float](), list[np.ndarray](), list[np.ndarray](), list[bool]()
     for candidate in _candidate_priors(unfitted, prior, has_labels=len(y) > 0):
-        rows = torch.tensor([unfitted.names.index(name) for name in candidate.names])
+        rows = np.array([unfitted.names.index(name) for name in candidate.names])
         mode, posterior, evidence = _fit_logistic(x[:, rows], y, *candidate.moments)
-        mean, covariance = torch.zeros(d).double(), torch.zeros(d, d).double()
+        mean, covariance = np.zeros(d), np.zeros((d, d))
         mean[rows], covariance[rows[:, None], rows] = mode, posterior
         means.append(mean)
         covariances.append(covariance)
         log_weights.append(evidence + candidate.log_probability)
         is_like.append(candidate.is_like)
-    weights = torch.tensor(log_weights).double().softmax(0)
-    mean = weights @ torch.stack(means)
-    distance = torch.stack(means) - mean
+    weights = special.softmax(log_weights)
+    mean = weights @ np.stack(means)
+    distance = np.stack(means) - mean
     # Covariance of a mixture: the mean of the covariances, plus the covariance of the means
-    covariance = torch.einsum("p,pij->ij", weights, torch.stack(covariances)) + (distance.T * weights) @ distance
-    prior_weight = math.nan if prior is None else float(weights @ torch.tensor(is_like).double())
+    covariance = np.einsum("p,pij->ij", weights, np.stack(covariances)) + (distance.T * weights) @ distance
+    prior_weight = math.nan if prior is None else float(weights @ np.array(is_like))
     return replace(unfitted, coefficients=mean, covariance=covariance, prior_weight=prior_weight)
 
 
@@ -525,7 +525,7 @@ class CandidatePrior(NamedTuple):
 
     log_probability: float  # before any label, up to a constant
     names: tuple[str, ...]  # of its coefficients (d); the others are 0
-    moments: tuple[Tensor, Tensor]  # mean (d) and precision (d d)
+    moments: tuple[np.ndarray, np.ndarray]  # mean (d) and precision (d d)
     is_like: bool  # whether the model is like those of the learned prior
 
 
@@ -551,7 +551,9 @@ def _candidate_priors(unfitted: Fusion, prior: FusionPrior | None, *, has_labels
             yield CandidatePrior(math.log(departure.probability) + log_odds, names, moments, is_like)
 
 
-def _fit_logistic(x: Tensor, y: Tensor, prior_mean: Tensor, prior_precision: Tensor) -> tuple[Tensor, Tensor, float]:
+def _fit_logistic(
+    x: np.ndarray, y: np.ndarray, prior_mean: np.ndarray, prior_precision: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Return the posterior mode and covariance of a logistic regression, and its log-evidence by Laplace's method.
 
     Args:
@@ -561,92 +563,93 @@ def _fit_logistic(x: Tensor, y: Tensor, prior_mean: Tensor, prior_precision: Ten
         prior_precision: Its inverse covariance (d d).
     """
 
-    def neg_log_posterior(beta: Tensor) -> tuple[float, Tensor, Tensor]:
+    def neg_log_posterior(beta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Return the value, up to a constant, the gradient and the Hessian."""
         z = x @ beta
-        p = z.sigmoid()
+        p, softplus = sigmoid_and_softplus(z)
         prior_gradient = prior_precision @ (beta - prior_mean)
-        value = (torch.nn.functional.softplus(z) - y * z).sum() + (beta - prior_mean) @ prior_gradient / 2
+        value = (softplus - y * z).sum() + (beta - prior_mean) @ prior_gradient / 2
         hessian = (x * (p * (1 - p))[:, None]).T @ x + prior_precision
         return float(value), x.T @ (p - y) + prior_gradient, hessian
 
-    unbounded = torch.full_like(prior_mean, -torch.inf)
+    unbounded = np.full_like(prior_mean, -np.inf)
     minimum = newton(neg_log_posterior, prior_mean, lower=unbounded, tolerance=MODE_TOLERANCE)
     _, hessian = minimum.derivatives
-    covariance = torch.linalg.inv(hessian)
+    covariance = np.linalg.inv(hessian)
     # The factors of 2 pi in the prior and in Laplace's method cancel
-    log_evidence = float(torch.logdet(prior_precision) + torch.logdet(covariance)) / 2 - minimum.value
+    log_determinants = np.linalg.slogdet(np.stack([prior_precision, covariance])).logabsdet
+    log_evidence = float(log_determinants.sum()) / 2 - minimum.value
     return minimum.x, covariance, log_evidence
 
 
-def _transfer_evidence(x: Tensor, y: Tensor, mean: Tensor, precision: Tensor, seed: int) -> Evidence:
+def _transfer_evidence(x: np.ndarray, y: np.ndarray, mean: np.ndarray, precision: np.ndarray, seed: int) -> Evidence:
     """Test whether labels (n) contradict a prior with this mean and precision, as described at `FusionPrior.test`."""
     expected_logit, num_right = x @ mean, float(y.sum())  # the log-odds at the prior's mean
     distance = expected_logit - expected_logit.mean()
-    if not 0 < num_right < len(y) or float(distance.abs().max()) < 1e-9:
+    if not 0 < num_right < len(y) or float(np.abs(distance).max()) < 1e-9:
         return Evidence(0.0, 1.0)  # equal labels or equal log-odds: there is no order to test
     generator = np.random.default_rng(seed)
-    noise = torch.from_numpy(generator.standard_normal((len(mean), NUM_TRANSFER_DRAWS)))
+    noise = generator.standard_normal((len(mean), NUM_TRANSFER_DRAWS))
     # L^-T noise has the covariance of the prior, for precision = L L^T
-    coefficients = mean[:, None] + torch.linalg.solve_triangular(torch.linalg.cholesky(precision).T, noise, upper=True)
+    coefficients = mean[:, None] + np.linalg.solve(np.linalg.cholesky(precision).T, noise)
     logit = _shift_to_level((x @ coefficients).T, num_right)
-    drawn = (torch.from_numpy(generator.random(logit.shape)) < logit.sigmoid()).double()
+    drawn = (generator.random(logit.shape) < sigmoid(logit)).astype(float)
 
-    def correlation(labels: Tensor) -> Tensor:
+    def correlation(labels: np.ndarray) -> np.ndarray:
         """Return the correlation of labels (..., n) with the log-odds at the prior's mean, 0 if all are equal."""
-        norms = labels.var(-1, correction=0).sqrt() * distance.norm() * len(y) ** 0.5
-        return labels @ distance / norms.clamp_min(1e-9)
+        norms = labels.std(-1) * np.linalg.norm(distance) * len(y) ** 0.5
+        return labels @ distance / np.maximum(norms, 1e-9)
 
     observed = correlation(y)
     num_below = int((correlation(drawn) <= observed + 1e-12).sum())  # equal ones count, up to rounding
     return Evidence(float(observed), (1 + num_below) / (1 + NUM_TRANSFER_DRAWS))
 
 
-def _shift_to_level(logit: Tensor, num_right: float) -> Tensor:
+def _shift_to_level(logit: np.ndarray, num_right: float) -> np.ndarray:
     """Return log-odds (b n), shifted in each row so that the expected number of right answers is `num_right`."""
     # With all log-odds below -20 or above 20, nearly no or nearly all answers are right
-    low, high = -logit.max(1, keepdim=True)[0] - 20, -logit.min(1, keepdim=True)[0] + 20
+    low, high = -logit.max(1, keepdims=True) - 20, -logit.min(1, keepdims=True) + 20
     for _ in range(_NUM_BISECTIONS):
         middle = (low + high) / 2
-        is_below = (logit + middle).sigmoid().sum(1, keepdim=True) < num_right
-        low, high = middle.where(is_below, low), high.where(is_below, middle)
+        is_below = sigmoid(logit + middle).sum(1, keepdims=True) < num_right
+        low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
     return logit + (low + high) / 2
 
 
 def _signal_gains(
-    columns: Mapping[str, Tensor],
-    y: Tensor,
+    columns: Mapping[str, np.ndarray],
+    y: np.ndarray,
     groups: Sequence[str] | None,
     prior: FusionPrior | None,
     scale: Scale,
     seed: int,
-) -> list[tuple[str, Tensor]]:
+) -> list[tuple[str, np.ndarray]]:
     """Return, for each signal, by how much it raises the log-likelihood of each held-out example (n), in nats.
 
     All signals are compared with all but this one; a single signal is compared with the share of right answers.
     Arguments are as in `_regression`, with the seed of the folds.
     """
-    base = Predictions.from_confidence(torch.full_like(y, 0.5), y.long())  # for the folds
+    base = Predictions.from_confidence(np.full_like(y, 0.5), y.astype(np.int64))  # for the folds
 
-    def groups_of(rows: Tensor) -> list[str] | None:
+    def groups_of(rows: np.ndarray) -> list[str] | None:
         """Return the groups of some examples, None without groups."""
         return None if groups is None else [groups[int(i)] for i in rows]
 
-    def held_out(names: Sequence[str]) -> Tensor:
+    def held_out(names: Sequence[str]) -> np.ndarray:
         """Return the out-of-fold log-likelihood of each example with these signals (n)."""
-        out = torch.zeros_like(y)
+        out = np.zeros_like(y)
         for _, inside in split_folds(base, _NUM_FOLDS, seed):
-            train, test = (torch.from_numpy(np.flatnonzero(rows)) for rows in (~inside, inside))
+            train, test = np.flatnonzero(~inside), np.flatnonzero(inside)
             train_columns = {name: columns[name][train] for name in names}
             unfitted, x = _regression(train_columns, y[train], groups_of(train), prior, scale)
             fitted = _fit_coefficients(unfitted, x, y[train], prior)
             p = fitted.apply({name: columns[name][test] for name in names}, groups_of(test))
-            out[test] = torch.where(y[test] == 1, p, 1 - p).log()
+            out[test] = np.log(np.where(y[test] == 1, p, 1 - p))
         return out
 
     with_all = held_out(tuple(columns))
     if len(columns) == 1:
         share = (y.sum() + 0.5) / (len(y) + 1)  # of right answers, with half a pseudo-answer of either kind
-        baseline = torch.where(y == 1, share, 1 - share).log()
+        baseline = np.log(np.where(y == 1, share, 1 - share))
         return [(name, with_all - baseline) for name in columns]
     return [(name, with_all - held_out([column for column in columns if column != name])) for name in columns]

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from calibrant._core import registry
+from calibrant._core.arrays import to_numpy
 from calibrant._core.kernels.bins import Bins, equal_width_edges, mukhoti_edges
 from calibrant._core.registry import LOSSES
-from calibrant._core.tensors import to_numpy
 from calibrant._core.types import (
     Count,
     InputError,

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._core.types import Count, Logits, NonNegativeFloat, Norm, PerExampleLoss, Scalar, Targets, Width
+from calibrant._core.types import Count, Logits, NonNegativeFloat, Norm, PerExampleLoss, Targets, Width
 from calibrant.losses._focal import focal, power
 from calibrant.losses._likelihood import check_labels, log_likelihood
 from calibrant.losses._penalties import row_entropies
@@ -223,7 +223,7 @@ def _confidence(logits: Logits, labels: Targets, weights: PerExampleLoss | None)
     return r, correct.to(r), torch.ones_like(r) if weights is None else weights.to(r)
 
 
-def _add_penalty(logits: Logits, labels: Targets, strength: float, penalty: Scalar) -> PerExampleLoss:
+def _add_penalty(logits: Logits, labels: Targets, strength: float, penalty: Tensor) -> PerExampleLoss:
     """Return the cross-entropy of each sample plus `strength` times the penalty of the batch."""
     return strength * penalty.to(logits.dtype) - log_likelihood(logits, labels)
 

@@ -1,6 +1,6 @@
 """A network together with its calibrator, as one module."""
 
-from dataclasses import is_dataclass, replace
+from copy import copy
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from calibrant.predictions import check_is_calibrator
 
 
 class CalibratedNetwork(nn.Module):
-    """A network followed by a fitted calibrator, whose tensors are buffers of the module.
+    """A network followed by a fitted calibrator, whose learned arrays are buffers of the module.
 
     Logits (n, k, d1, ...), such as those of segmentation, are calibrated along axis 1. `half`, `double` and
     `.to(dtype)` change the network alone: the calibrator keeps its precision, and returns that of the logits.
@@ -25,7 +25,7 @@ class CalibratedNetwork(nn.Module):
             as fitted on `Predictions.from_binary_logits`, and s becomes the difference of the logits that it returns
             for (0, s): P(y = 1) stays 1 / (1 + exp(-s)).
 
-    >>> warm = calibrators.Temperature(torch.tensor(2.0))
+    >>> warm = calibrators.Temperature(2.0)
     >>> CalibratedNetwork(torch.nn.Identity(), warm, binary=True)(torch.tensor([[3.0], [-1.0]]))
     tensor([[ 1.5000],
             [-0.5000]])
@@ -40,16 +40,17 @@ class CalibratedNetwork(nn.Module):
         self._buffer_plan = self._register_tensors(calibrator, "")
 
     def _register_tensors(self, value: Any, name: str) -> "BufferPlan":
-        """Register the tensors inside a value as buffers, and return the plan to put them back.
+        """Register the tensors and learned arrays inside a value as buffers, and return the plan to put them back.
 
-        The plan of a tensor is the name of its buffer. Any other value has the plans of those parts that hold tensors.
+        The plan of an array is the name of its buffer. Any other value has the plans of those parts that hold arrays.
         """
         if isinstance(value, Tensor):
             self.register_buffer(name, value)
             return name
+        arrays = {key: torch.tensor(array) for key, array in calibrators.learned_arrays(value).items()}
         plans = {
             key: self._register_tensors(part, f"{name}__{key}" if name else key)
-            for key, part in _named_parts(value).items()
+            for key, part in (_named_parts(value) | arrays).items()
         }
         return {key: plan for key, plan in plans.items() if plan}
 
@@ -67,7 +68,7 @@ class CalibratedNetwork(nn.Module):
         """Return the calibrated logits of the network."""
         logits = self.network(*inputs, **kwargs)
         _check_output(logits, self.binary)
-        # .to() and load_state_dict() change the buffers, not the tensors that the calibrator holds
+        # .to() and load_state_dict() change the buffers, not the arrays that the calibrator holds
         buffers = dict(self.named_buffers(recurse=False, remove_duplicate=False))  # one tensor may have several names
         calibrator = _with_buffers(self.calibrator, self._buffer_plan, buffers)
         if self.binary:
@@ -118,9 +119,7 @@ def _with_buffers(value: Any, plan: BufferPlan, buffers: dict[str, Tensor]) -> A
     new_parts = {key: _with_buffers(parts[key], part_plan, buffers) for key, part_plan in plan.items()}
     if isinstance(value, tuple):
         return tuple((parts | new_parts).values())
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **new_parts)
-    rebuilt = object.__new__(type(value))  # no dataclass: the parameters of its __init__ are unknown
-    for key, part in (parts | new_parts).items():
+    rebuilt = copy(value)  # its constructor may have other parameters, or convert them
+    for key, part in new_parts.items():
         object.__setattr__(rebuilt, key, part)
     return rebuilt

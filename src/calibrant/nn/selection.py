@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from calibrant._core.tensors import like_logits, to_numpy
+from calibrant._core.arrays import like, to_numpy
 from calibrant._core.types import Count, InputError
 from calibrant.calibrators import Temperature
 from calibrant.metrics import brier, metric, nll
@@ -76,7 +76,7 @@ def _merge_equal_examples(p: Predictions) -> Predictions:
     unique_rows, first, row_index = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     merged_weights, order = np.bincount(row_index.ravel(), weights[counted]), first.argsort()
     logits, labels = unique_rows[order, :-1], unique_rows[order, -1].astype(np.int64)
-    return Predictions(like_logits(logits, p.logits), labels, merged_weights[order])
+    return Predictions(like(logits, p.logits), labels, merged_weights[order])
 
 
 def refine_then_calibrate(epochs: Iterable[Predictions]) -> tuple[int, Temperature]:

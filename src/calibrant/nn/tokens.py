@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from calibrant._core.arrays import to_numpy
 from calibrant._core.numbers import format_percent, format_percent_range
-from calibrant._core.tensors import to_numpy
 from calibrant._core.types import InputError, OpenFraction, PositiveFloat, check_arguments
 from calibrant.metrics import Interval, Sample, Summary
 from calibrant.nn._linear_loss import chunked_logits

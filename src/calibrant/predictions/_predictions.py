@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._core.arrays import like, namespace, to_numpy
+from calibrant._core.arrays import is_on_cpu, like, namespace, to_numpy
 from calibrant._core.kernels import overlap, softmax
 from calibrant._core.kernels.bins import Events
 from calibrant._core.kernels.softmax import ChunkVisitor, Outcomes
@@ -575,7 +575,7 @@ class Predictions(Fields):
 
     def with_logits(self, logits: Array) -> "Predictions":
         """Return the same samples with other logits."""
-        return self._replace(logits=logits)
+        return self._replace(logits=to_numpy(logits) if is_on_cpu(logits) else logits)
 
     def with_array_kind(self, logits: Array) -> "Predictions":
         """Return the same samples with the same logits as an array of another library, which share their statistics."""

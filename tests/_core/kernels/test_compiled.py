@@ -11,7 +11,6 @@ from calibrant import Predictions, measure, metrics
 from calibrant._core.kernels import dispatch, softmax
 from calibrant._core.kernels.bins import Events, GroupedScores
 from calibrant._core.kernels.overlap import hash_rows
-from calibrant._core.tensors import with_tensors
 from calibrant.calibrators import Temperature, _isotonic, _temperature
 
 needs_numba = pytest.mark.skipif(dispatch.cpu_kernels() is None, reason="numba is not installed, or switched off")
@@ -177,7 +176,7 @@ def test_compiled_nll_derivatives_agree_with_torch(monkeypatch, k, dtype, weight
     z, y = draw(700, k, dtype)
     z[::9] = 0.0  # ties
     weights = torch.arange(700) % 5 + 0.5 if weighted else None
-    p = _temperature.drop_impossible(with_tensors(Predictions(z, y, weights)))
+    p = _temperature.drop_impossible(Predictions(z, y, weights))
 
     def derivatives(b: float) -> torch.Tensor:
         return torch.tensor([*vars(_temperature._nll_derivatives(p, b)).values()])

@@ -122,6 +122,15 @@ def _exp(x):
 
 @_compile
 @no_type_check
+def exp_in_place(x):
+    """Replace every float64 x <= 0 by e^x. Numpy has vector instructions for this on few processors."""
+    _use_long_vectors()
+    for i in range(len(x)):
+        x[i] = _exp(x[i])
+
+
+@_compile
+@no_type_check
 def _log(x):
     """Return log x for normal float64 x > 0, as exponent log 2 + log m, where x = m 2^exponent with m in [.7, 1.42].
 

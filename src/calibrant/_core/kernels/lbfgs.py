@@ -4,30 +4,30 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor
+import numpy as np
 
 MAX_CURVATURE_PAIRS = 20
 
 # steps s and the changes y of the gradient along them, the latest last, scaled so that s'y = 1
-CurvaturePairs = tuple[tuple[Tensor, Tensor], ...]
+CurvaturePairs = tuple[tuple[np.ndarray, np.ndarray], ...]
 
 
 @dataclass(frozen=True)
 class Minimum:
     """The end of a search for a minimum."""
 
-    x: Tensor
+    x: np.ndarray
     value: float
     gradient: float  # largest absolute entry of the projected gradient
     evaluations: int
-    derivatives: tuple[Tensor, ...] = ()  # the gradient there and, after Newton's method, the Hessian
+    derivatives: tuple[np.ndarray, ...] = ()  # the gradient there and, after Newton's method, the Hessian
     curvature_pairs: CurvaturePairs = ()  # for a search on similar data
     optimality_gap: float = 0.0  # estimated distance of the value from the minimum
 
 
 def minimize(
-    f: Callable[[Tensor], tuple[float, Tensor]],
-    start: Tensor,
+    f: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    start: np.ndarray,
     *,
     steps: int = 1000,
     tolerance: float = 1e-9,
@@ -42,11 +42,11 @@ def minimize(
         tolerance: Largest absolute entry of the gradient at the end.
         curvature_pairs: Result of a search on similar data, to start with its estimate of the curvature.
     """
-    x = start.double()
+    x = start
     value, gradient = f(x)
     evaluations = 1
     for _ in range(steps):
-        if not float(gradient.abs().max()) > tolerance:  # also if NaN
+        if not float(np.abs(gradient).max()) > tolerance:  # also if NaN
             break
         step = descent_direction(curvature_pairs, gradient)
         slope = float(gradient @ step)
@@ -63,29 +63,29 @@ def minimize(
             scale = product**-0.5  # the scaled pair has the product 1
             curvature_pairs = (*curvature_pairs, (scale * movement, scale * change))[-MAX_CURVATURE_PAIRS:]
         x, gradient = x + movement, new_gradient
-    return Minimum(x, value, float(gradient.abs().max()), evaluations, (gradient,), curvature_pairs)
+    return Minimum(x, value, float(np.abs(gradient).max()), evaluations, (gradient,), curvature_pairs)
 
 
-def descent_direction(curvature_pairs: CurvaturePairs, gradient: Tensor) -> Tensor:
+def descent_direction(curvature_pairs: CurvaturePairs, gradient: np.ndarray) -> np.ndarray:
     """Return minus the approximate inverse Hessian times the gradient, by two loops over the pairs (Nocedal 1980).
 
     The formulas are simple because the product s'y of each step s and its change y of the gradient is 1.
     """
-    direction, products = -gradient, list[Tensor]()
+    direction, products = -gradient, list[float]()
     for step, change in reversed(curvature_pairs):
-        products.append(step @ direction)
+        products.append(float(step @ direction))
         direction = direction - products[-1] * change
     if curvature_pairs:  # between the loops: the inverse Hessian of the last step, s'y / y'y times the unit matrix
         last_change = curvature_pairs[-1][1]
-        direction = direction / last_change.square().sum()
+        direction = direction / (last_change @ last_change)
     for (step, change), product in zip(curvature_pairs, reversed(products), strict=True):
         direction = direction + (product - change @ direction) * step
     return direction
 
 
 def _line_search(
-    f: Callable[[Tensor], tuple[float, Tensor]], x: Tensor, value: float, step: Tensor, slope: float
-) -> tuple[float, float, Tensor, int]:
+    f: Callable[[np.ndarray], tuple[float, np.ndarray]], x: np.ndarray, value: float, step: np.ndarray, slope: float
+) -> tuple[float, float, np.ndarray, int]:
     """Find a step length that satisfies Wolfe's conditions, trying the whole step first.
 
     The value falls by at least 1e-4 of what the slope promises, and the slope rises to at least 0.9 times its start.

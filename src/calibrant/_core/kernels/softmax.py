@@ -17,6 +17,7 @@ from calibrant._core.kernels.dispatch import chunk_elements, kernels
 from calibrant._core.kernels.threads import PARALLEL_CHUNK_ELEMENTS, map_chunks
 from calibrant._core.types import ClassIndices, Labels, Logits, PerExample
 
+_MAX_COLUMN_CLASSES = 256  # up to which numpy is faster by class than by row
 _CHUNK_ELEMENTS = 1 << 17  # 1 MB in float64, which stays in cache
 _COLUMNS = ("confidence", "predicted", "correct", "log_likelihood", "brier", "entropy", "class_probability")
 _OUTCOMES = _COLUMNS[:5]
@@ -109,6 +110,11 @@ def top_label(logits: Logits, labels: ClassIndices | Labels) -> tuple[PerExample
     """Return the probability of the predicted class, (n), and 1 where it is the label, else 0, (n), both in float64."""
     confidence, is_right = _row_stats(logits, labels, "confidence", "correct")
     return confidence, is_right
+
+
+def top_probability(logits: Logits) -> PerExample:
+    """Return the probability of the predicted class, (n), in float64."""
+    return _row_stats(logits, None, "confidence")[0]
 
 
 def correct(logits: Logits, labels: ClassIndices | Labels) -> PerExample:
@@ -260,6 +266,27 @@ def probabilities(logits: Logits) -> Any:
     z = xp.astype(logits, xp.float64)
     powers = xp.exp(z - xp.max(z, axis=-1, keepdims=True))
     return powers / xp.sum(powers, axis=-1, keepdims=True)
+
+
+def class_columns(logits: Logits, dtype: type) -> Any:
+    """Return a copy of logits (n, k) as (k, n) of a type of numpy.
+
+    Of few classes it is stored class by class: numpy is then faster along rows.
+    """
+    if isinstance(logits, np.ndarray):
+        return np.array(logits.T, dtype=dtype, order="C" if logits.shape[1] <= _MAX_COLUMN_CLASSES else "F")
+    xp = namespace(logits)
+    return xp.astype(logits.T, getattr(xp, np.dtype(dtype).name))
+
+
+def exp_in_place(x: Any) -> Any:
+    """Return e^x of x <= 0, which may overwrite x."""
+    if not isinstance(x, np.ndarray):
+        return namespace(x).exp(x)
+    if x.dtype == np.float64 and x.flags.forc and (compiled := kernels(x)):  # contiguous, so that `ravel` is a view
+        compiled.exp_in_place(x.ravel("K"))
+        return x
+    return np.exp(x, out=x)
 
 
 def log_sum_exp(z: Any) -> Any:

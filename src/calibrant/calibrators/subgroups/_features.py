@@ -6,8 +6,6 @@ from numbers import Number
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from calibrant._core.text import parse_number, shorten_list
 from calibrant._core.types import InputError
@@ -33,7 +31,7 @@ class FeatureSchema:
         """Return the schema of columns, whose most frequent texts become categories."""
         return cls(tuple(columns), tuple(_frequent_texts(values) for values in columns.values()))
 
-    def encode(self, columns: Mapping[str, np.ndarray]) -> Tensor:
+    def encode(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return columns as numbers (n, d) float64, -inf where a number is missing.
 
         Raises:
@@ -48,7 +46,7 @@ class FeatureSchema:
             _encode_texts(name, columns[name], categories) if categories else _to_numbers(name, columns[name])
             for name, categories in zip(self.names, self.categories, strict=True)
         ]
-        return torch.from_numpy(np.stack(encoded, axis=1))
+        return np.stack(encoded, axis=1)
 
     def describe(self, split: TreeSplit) -> str:
         """Return the side of a split in words, such as "age <= 31"."""
@@ -79,20 +77,20 @@ def read_columns(features: Any, n: int) -> dict[str, np.ndarray]:
     return columns
 
 
-def cut_points(x: Tensor, schema: FeatureSchema) -> Iterator[Tensor]:
+def cut_points(x: np.ndarray, schema: FeatureSchema) -> Iterator[np.ndarray]:
     """Yield the cuts of each column of x (n, d), at which a tree may split it.
 
     The cuts of categories are the codes that occur. The cuts of numbers are all values below the maximum, or about
     `MAX_CUTS` quantiles if there are more values. The last column, which the schema does not have, is the probability.
     """
     for j, column in enumerate(x.T):
-        values = column.unique()
+        values = np.unique(column)
         if j < len(schema.names) and schema.categories[j]:
             yield values
             continue
         if len(values) > MAX_CUTS + 1:
-            ranks = torch.linspace(0, len(column) - 1, MAX_CUTS + 2, dtype=torch.float64)[1:-1].long()
-            values = column.sort().values[ranks].unique()
+            ranks = np.linspace(0, len(column) - 1, MAX_CUTS + 2)[1:-1].astype(np.int64)
+            values = np.unique(np.sort(column)[ranks])
         yield values[values < column.max()]  # "at most the maximum" would not split the examples
 
 

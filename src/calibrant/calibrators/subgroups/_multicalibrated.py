@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from calibrant import calibrators
+from calibrant._core.arrays import like, to_numpy
 from calibrant._core.numbers import format_level, format_percent, format_percent_range
-from calibrant._core.tensors import label_tensor, to_numpy, weight_tensor, with_tensors
 from calibrant._core.text import cut_middle
-from calibrant._core.types import InputError, NonNegativeInt, NumFolds, OpenFraction, Range, check_arguments
+from calibrant._core.types import Array, InputError, NonNegativeInt, NumFolds, OpenFraction, Range, check_arguments
+from calibrant.calibrators import maps
 from calibrant.calibrators.subgroups._features import FeatureSchema, cut_points, read_columns
 from calibrant.calibrators.subgroups._trees import SplitGrid, TreeEnsemble, grow_tree, join_trees
 from calibrant.metrics import Interval, Sample, nll, signed_gap
@@ -84,10 +83,10 @@ class MultiCalibrated:
     included. No trees are kept unless they clearly lower the NLL of held-out examples (95 % interval of the gain above
     0), so that the common calibrator stays as it is where subgroups do not differ.
 
-    >>> g = torch.Generator().manual_seed(0)
-    >>> age = torch.rand(2000, generator=g)
-    >>> z = torch.zeros(2000, 2)  # 50 % for all, but it is 80 % and 20 % in truth
-    >>> labels = (torch.rand(2000, generator=g) < torch.where(age < 0.5, 0.8, 0.2)).long()
+    >>> rng = np.random.default_rng(0)
+    >>> age = rng.random(2000)
+    >>> z = np.zeros((2000, 2))  # 50 % for all, but it is 80 % and 20 % in truth
+    >>> labels = rng.random(2000) < np.where(age < 0.5, 0.8, 0.2)
     >>> fitted = MultiCalibrated.fit(Predictions(z, labels), {"age": age})
     >>> bool(fitted.apply(Predictions(z[:1], [1]), {"age": [0.2]}).events.confidence[0] > 0.7)
     True
@@ -127,7 +126,7 @@ class MultiCalibrated:
             InputError: If there is not one row of features per example, or there are too few examples.
         """
         with as_predictions(predictions) as p:
-            p = with_tensors(p.double())
+            p = p.double()
             if num_units(p) < folds * MIN_ROWS:
                 raise InputError(
                     f"Expected at least {folds * MIN_ROWS} examples, or clusters, got {num_units(p):,}.",
@@ -137,7 +136,7 @@ class MultiCalibrated:
             schema = FeatureSchema.from_columns(columns)
             x = schema.encode(columns)
             calibrator = calibrator or ("Platt" if p.k == 2 else "BiasCorrectedTemperature")
-            log_likelihood = torch.zeros(len(p), MAX_TREES + 1, dtype=torch.float64)  # held-out, by number of trees
+            log_likelihood = np.zeros((len(p), MAX_TREES + 1))  # held-out, by number of trees
             for training, is_held_out in split_folds(p, folds, seed):
                 common = calibrators.fit(calibrator, training)
                 trees = _boost(training.apply(common), x[~is_held_out], schema, depth)
@@ -162,7 +161,7 @@ class MultiCalibrated:
             InputError: If the classes or the features differ from the fit.
         """
         p = self._apply_common(predictions)
-        return p.with_logits(to_numpy(_correct(p.logits, self.trees, self._features(p, features))))
+        return p.with_logits(_correct(p.logits, self.trees, self._features(p, features)))
 
     @check_arguments
     def evaluate(self, predictions: Predictions, features: Any, *, level: OpenFraction = 0.90) -> SubgroupTable:
@@ -225,9 +224,9 @@ class MultiCalibrated:
         p = predictions.reorder_classes(self.class_names)
         if p.k != self.k:
             raise InputError(f"Expected predictions of {self.k} classes, got {p.k}.", code="num_classes")
-        return with_tensors(p.double()).apply(self.pooled)
+        return p.double().apply(self.pooled)
 
-    def _features(self, p: Predictions, features: Any) -> Tensor:
+    def _features(self, p: Predictions, features: Any) -> np.ndarray:
         """Return the features as numbers (n, d)."""
         return self.schema.encode(read_columns(features, len(p)))
 
@@ -237,41 +236,40 @@ def _evaluated_event(p: Predictions) -> int | str:
     return 1 if p.k == 2 else "top"
 
 
-def _with_probability(x: Tensor, p: Predictions) -> Tensor:
+def _with_probability(x: np.ndarray, p: Predictions) -> np.ndarray:
     """Return features and, as the last one, the calibrated probability of the event."""
-    confidence = torch.from_numpy(p.with_event(_evaluated_event(p)).events.confidence)
-    return torch.cat([x, confidence[:, None]], 1)
+    return np.column_stack([x, p.with_event(_evaluated_event(p)).events.confidence])
 
 
-def _correct(logits: Tensor, trees: TreeEnsemble, x: Tensor) -> Tensor:
+def _correct(logits: Array, trees: TreeEnsemble, x: np.ndarray) -> Array:
     """Return logits corrected by trees, which may also split by the uncorrected probabilities."""
     p = Predictions(logits, np.zeros(len(logits), dtype=np.int64))  # probabilities do not depend on labels
-    return logits + _to_logits(trees(_with_probability(x, p)), logits.shape[1]).to(logits.device)
+    return logits + like(_to_logits(trees(_with_probability(x, p)), logits.shape[1]), logits)
 
 
-def _to_logits(values: Tensor, k: int) -> Tensor:
+def _to_logits(values: np.ndarray, k: int) -> np.ndarray:
     """Return corrections of logits (n, k), where a value shifts the difference of two classes."""
-    return torch.cat([-values / 2, values / 2], 1) if k == 2 else values
+    return np.concatenate([-values / 2, values / 2], 1) if k == 2 else values
 
 
-def _split_grid(x: Tensor, schema: FeatureSchema) -> SplitGrid:
+def _split_grid(x: np.ndarray, schema: FeatureSchema) -> SplitGrid:
     """Return all splits of the features and, last, of the probability."""
-    is_category = torch.tensor([*map(bool, schema.categories), False])
+    is_category = np.array([*map(bool, schema.categories), False])
     return SplitGrid.from_cuts(x, list(cut_points(x, schema)), is_category)
 
 
-def _boost(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> Iterator[TreeEnsemble]:
+def _boost(p: Predictions, x: np.ndarray, schema: FeatureSchema, depth: int) -> Iterator[TreeEnsemble]:
     """Yield boosted trees without end, each fitted to lower the NLL of the predictions p corrected by all before it.
 
     The trees split by the features x (n, d) and by the probability of p, which the corrections do not change.
     """
     x = _with_probability(x, p)
-    grid, z = _split_grid(x, schema), p.logits
-    truth = torch.nn.functional.one_hot(label_tensor(p), p.k)
+    grid, z = _split_grid(x, schema), to_numpy(p.logits)
+    truth = p.labels[:, None] == np.arange(p.k)
     w = _weights(p)[:, None]
     columns = slice(1, 2) if p.k == 2 else slice(None)  # for two classes, one value shifts their difference
     while True:
-        q = z.softmax(1)
+        q = maps.softmax(z)
         gradient, hessian = w * (q - truth)[:, columns], w * (q * (1 - q))[:, columns]  # of the NLL
         tree = grow_tree(grid, gradient, hessian, depth, min_rows=MIN_ROWS)
         tree = replace(tree, values=LEARNING_RATE * tree.values)
@@ -279,31 +277,31 @@ def _boost(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> Iter
         yield tree
 
 
-def _weights(p: Predictions) -> Tensor:
+def _weights(p: Predictions) -> np.ndarray:
     """Return the weights (n) float64, 1 by default."""
-    return torch.ones(len(p), dtype=torch.float64) if (w := weight_tensor(p)) is None else w
+    return np.ones(len(p)) if p.weights is None else p.weights
 
 
-def _held_out_curve(trees: Iterator[TreeEnsemble], p: Predictions, x: Tensor) -> Tensor:
+def _held_out_curve(trees: Iterator[TreeEnsemble], p: Predictions, x: np.ndarray) -> np.ndarray:
     """Return the log-likelihood of held-out examples after 0, 1, ... `MAX_TREES` trees (n, MAX_TREES + 1).
 
     If its sum has not risen for `PATIENCE` trees, no more trees are grown, and the last column is repeated.
     """
-    x, z, w = _with_probability(x, p), p.logits, _weights(p)
-    log_likelihood = torch.from_numpy(p.log_likelihood)
+    x, z, w = _with_probability(x, p), to_numpy(p.logits), _weights(p)
+    log_likelihood = p.log_likelihood
     curve, sums = [log_likelihood], [float(w @ log_likelihood)]
     for tree in islice(trees, MAX_TREES):
         z = z + _to_logits(tree(x), p.k)
-        log_likelihood = z.log_softmax(1).gather(1, label_tensor(p)[:, None]).squeeze(1)
+        log_likelihood = maps.log_softmax(z)[np.arange(len(p)), p.labels]
         curve.append(log_likelihood)
         sums.append(float(w @ log_likelihood))
         if max(sums[-PATIENCE:]) < max(sums):  # the best sum is older
             break
     num_missing = MAX_TREES + 1 - len(curve)
-    return torch.stack(curve + curve[-1:] * num_missing, 1)
+    return np.stack(curve + curve[-1:] * num_missing, 1)
 
 
-def _number_of_trees(log_likelihood: Tensor, p: Predictions) -> int:
+def _number_of_trees(log_likelihood: np.ndarray, p: Predictions) -> int:
     """Return the smallest number of trees that is not clearly worse on held-out examples than the best number.
 
     It is 0 if no number is clearly better than no tree. Columns of `log_likelihood` are numbers of trees.
@@ -313,7 +311,7 @@ def _number_of_trees(log_likelihood: Tensor, p: Predictions) -> int:
     def best_is_clearly_better(num_trees: int, level: float) -> bool:
         """Return whether the interval of the mean gain from this to the best number of trees lies above 0."""
         gains = log_likelihood[:, best] - log_likelihood[:, num_trees]
-        return Sample.from_values(to_numpy(gains), p.weights, p.clusters, p.examples).normal_interval(level).low > 0
+        return Sample.from_values(gains, p.weights, p.clusters, p.examples).normal_interval(level).low > 0
 
     if best == 0 or not best_is_clearly_better(0, GAIN_LEVEL):
         return 0
@@ -323,27 +321,27 @@ def _number_of_trees(log_likelihood: Tensor, p: Predictions) -> int:
     return num_trees
 
 
-def _worst_subgroups(p: Predictions, x: Tensor, schema: FeatureSchema, depth: int) -> TreeEnsemble:
+def _worst_subgroups(p: Predictions, x: np.ndarray, schema: FeatureSchema, depth: int) -> TreeEnsemble:
     """Return paths to the subgroups with the most significant gaps, as trees whose value is 1 in one leaf alone.
 
     Candidates are the leaves of one tree per feature, which begins with a split by this feature. If two candidates have
     nearly the same examples, the less significant one is left out.
     """
     events, w = p.with_event(_evaluated_event(p)).events, _weights(p)
-    c, outcome = torch.from_numpy(events.confidence), torch.from_numpy(events.outcome)
+    c, outcome = events.confidence, events.outcome
     gradient, hessian = w * (c - outcome), w * c * (1 - c)  # of the NLL of the event, by its logit
     x = _with_probability(x, p)
     grid, min_rows = _split_grid(x, schema), max(MIN_ROWS, len(p) // 50)  # 2 % of the examples
-    candidates = list[tuple[float, Tensor, TreeEnsemble]]()  # squared z-statistic of the gap, members (n), path
+    candidates = list[tuple[float, np.ndarray, TreeEnsemble]]()  # squared z-statistic of the gap, members (n), path
     for feature in range(x.shape[1]):
         tree = grow_tree(grid, gradient[:, None], hessian[:, None], depth, min_rows=min_rows, root_feature=feature)
         leaf = tree.leaves(x)[:, 0]
-        for i in leaf.unique().tolist():
+        for i in np.unique(leaf).tolist():
             is_member = leaf == i
-            variance = hessian[is_member].sum().clamp_min(1e-12)  # if the probabilities are right; above 0, to divide
+            variance = max(hessian[is_member].sum(), 1e-12)  # if the probabilities are right; above 0, to divide
             z_squared = float(gradient[is_member].sum() ** 2 / variance)
             candidates.append((z_squared, is_member, tree.indicate(i)))
-    selected = list[tuple[Tensor, TreeEnsemble]]()
+    selected = list[tuple[np.ndarray, TreeEnsemble]]()
     for _, is_member, path in sorted(candidates, key=lambda candidate: -candidate[0]):
         overlaps = [
             float((is_member & selected_member).sum() / (is_member | selected_member).sum())

@@ -4,18 +4,18 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
-import torch
+import numpy as np
 from jaxtyping import Bool, Float64, Int64
-from torch import Tensor
 
 from calibrant._core.types import Allows, Index
+from calibrant.calibrators.fields import FittedMap
 
 LEAF_PRIOR = 4.0  # precision of the normal prior of a leaf's correction, on the scale of logits
 _NO_SPLIT = -1
-NodeFeatures = Annotated[Int64[Tensor, "t nodes"], Index("is_category", lowest=_NO_SPLIT)]
-NodeCuts = Annotated[Float64[Tensor, "t nodes"], Allows(-math.inf)]
-LeafValues = Float64[Tensor, "t leaves m"]
-FeatureFlags = Bool[Tensor, " d"]
+NodeFeatures = Annotated[Int64[np.ndarray, "t nodes"], Index("is_category", lowest=_NO_SPLIT)]
+NodeCuts = Annotated[Float64[np.ndarray, "t nodes"], Allows(-math.inf)]
+LeafValues = Float64[np.ndarray, "t leaves m"]
+FeatureFlags = Bool[np.ndarray, " d"]
 
 
 class TreeSplit(NamedTuple):
@@ -30,23 +30,23 @@ class TreeSplit(NamedTuple):
 class SplitGrid:
     """The n examples and, for each of d features, up to b cuts at which a tree may split."""
 
-    bins: Tensor  # (n, d) int64: number of cuts of the feature below the value, or the index of the category
-    cuts: Tensor  # (d, b) float64, padded by NaN
-    is_category: Tensor  # (d) bool
+    bins: np.ndarray  # (n, d) int64: number of cuts of the feature below the value, or the index of the category
+    cuts: np.ndarray  # (d, b) float64, padded by NaN
+    is_category: np.ndarray  # (d) bool
 
     @classmethod
-    def from_cuts(cls, x: Tensor, cuts: list[Tensor], is_category: Tensor) -> "SplitGrid":
+    def from_cuts(cls, x: np.ndarray, cuts: list[np.ndarray], is_category: np.ndarray) -> "SplitGrid":
         """Return the grid of features (n, d) and the cuts of each."""
         # at least one column, as a constant feature has no cut; NaN is never split at
-        padded_cuts = torch.full((len(cuts), max(1, *map(len, cuts))), torch.nan, dtype=torch.float64)
+        padded_cuts = np.full((len(cuts), max(1, *map(len, cuts))), np.nan)
         for j, points in enumerate(cuts):
             padded_cuts[j, : len(points)] = points
-        bins = [torch.searchsorted(points, column.contiguous()) for points, column in zip(cuts, x.T, strict=True)]
-        return cls(torch.stack(bins, 1), padded_cuts, is_category)
+        bins = [np.searchsorted(points, column) for points, column in zip(cuts, x.T, strict=True)]
+        return cls(np.stack(bins, 1), padded_cuts, is_category)
 
 
 @dataclass(frozen=True, eq=False)
-class TreeEnsemble:
+class TreeEnsemble(FittedMap):
     """Complete binary trees of one depth. Nodes are numbered as in a heap: i has the children 2 i + 1 and 2 i + 2."""
 
     features: NodeFeatures  # (t, 2^depth - 1) int64, -1 for a node that is not split: all examples go left
@@ -66,30 +66,30 @@ class TreeEnsemble:
         """Select trees by slice."""
         return TreeEnsemble(self.features[trees], self.cuts[trees], self.values[trees], self.is_category)
 
-    def leaves(self, x: Tensor) -> Tensor:
+    def leaves(self, x: np.ndarray) -> np.ndarray:
         """Return the leaf of each example in each tree (n, t), from features (n, d)."""
-        node = torch.zeros(len(x), len(self), dtype=torch.int64)
-        trees = torch.arange(len(self))
+        node = np.zeros((len(x), len(self)), dtype=np.int64)
+        trees = np.arange(len(self))
         for _ in range(self.depth):
             feature, cut = self.features[trees, node], self.cuts[trees, node]
             is_split = feature != _NO_SPLIT
-            feature = feature.where(is_split, 0)  # any one, for an index that exists
-            value = x.gather(1, feature)
-            is_left = torch.where(self.is_category[feature], value == cut, value <= cut)
-            node = 2 * node + torch.where(is_left | ~is_split, 1, 2)
+            feature = np.where(is_split, feature, 0)  # any one, for an index that exists
+            value = np.take_along_axis(x, feature, axis=1)
+            is_left = np.where(self.is_category[feature], value == cut, value <= cut)
+            node = 2 * node + np.where(is_left | ~is_split, 1, 2)
         return node - self.features.shape[1]
 
-    def outputs_by_tree(self, x: Tensor) -> Tensor:
+    def outputs_by_tree(self, x: np.ndarray) -> np.ndarray:
         """Return the leaf values of each example in each tree (n, t, m)."""
-        return self.values[torch.arange(len(self)), self.leaves(x)]
+        return self.values[np.arange(len(self)), self.leaves(x)]
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: np.ndarray) -> np.ndarray:
         """Return the sum of the leaves' values (n, m)."""
         return self.outputs_by_tree(x).sum(1)
 
     def indicate(self, leaf: int) -> "TreeEnsemble":
         """Return the trees with the value 1 in one leaf, and 0 in all others."""
-        values = torch.zeros(len(self), self.values.shape[1], 1, dtype=torch.float64)
+        values = np.zeros((len(self), self.values.shape[1], 1))
         values[:, leaf] = 1.0
         return replace(self, values=values)
 
@@ -116,12 +116,18 @@ class TreeEnsemble:
 
 def join_trees(parts: list[TreeEnsemble]) -> TreeEnsemble:
     """Return the trees of several ensembles, at least one, in their order."""
-    arrays = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("features", "cuts", "values")}
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("features", "cuts", "values")}
     return replace(parts[0], **arrays)
 
 
 def grow_tree(
-    grid: SplitGrid, gradient: Tensor, hessian: Tensor, depth: int, *, min_rows: int, root_feature: int | None = None
+    grid: SplitGrid,
+    gradient: np.ndarray,
+    hessian: np.ndarray,
+    depth: int,
+    *,
+    min_rows: int,
+    root_feature: int | None = None,
 ) -> TreeEnsemble:
     r"""Return one tree that reduces the second-order model of a loss most, split by split.
 
@@ -137,53 +143,54 @@ def grow_tree(
         root_feature: Feature of the first split; by default the best one.
     """
     num_nodes = 2**depth - 1  # that may be split
-    features = torch.full((num_nodes,), _NO_SPLIT)
-    cuts = torch.zeros(num_nodes, dtype=torch.float64)
-    node = torch.zeros(len(grid.bins), dtype=torch.int64)  # of each example
+    features, cuts = np.full(num_nodes, _NO_SPLIT), np.zeros(num_nodes)
+    node = np.zeros(len(grid.bins), dtype=np.int64)  # of each example
     for level in range(depth):
         first, width = 2**level - 1, 2**level  # nodes of this level
         index = node - first  # of each example's node in the level
         gain = _split_gains(grid, index, width, gradient, hessian, min_rows=min_rows)  # (width, d, b)
         if level == 0 and root_feature is not None:
-            gain[:, torch.arange(gain.shape[1]) != root_feature] = -torch.inf
-        best_gain, best = gain.flatten(1).max(1)
+            gain[:, np.arange(gain.shape[1]) != root_feature] = -np.inf
+        best = gain.reshape(width, -1).argmax(1)
         feature, cut = best // gain.shape[2], best % gain.shape[2]  # indices of the best split of each node
-        is_split = best_gain > 0
-        features[first : first + width] = torch.where(is_split, feature, _NO_SPLIT)
-        cuts[first : first + width] = torch.where(is_split, grid.cuts[feature, cut], 0.0)
+        is_split = gain.reshape(width, -1).max(1) > 0
+        features[first : first + width] = np.where(is_split, feature, _NO_SPLIT)
+        cuts[first : first + width] = np.where(is_split, grid.cuts[feature, cut], 0.0)
         # A value is at most the cut if its bin is at most the index of the cut
         row_feature, row_cut = feature[index], cut[index]
-        row_bin = grid.bins.gather(1, row_feature[:, None]).squeeze(1)
-        is_left = torch.where(grid.is_category[row_feature], row_bin == row_cut, row_bin <= row_cut)
-        node = 2 * node + torch.where(is_left | ~is_split[index], 1, 2)
+        row_bin = grid.bins[np.arange(len(index)), row_feature]
+        is_left = np.where(grid.is_category[row_feature], row_bin == row_cut, row_bin <= row_cut)
+        node = 2 * node + np.where(is_left | ~is_split[index], 1, 2)
     leaf = node - num_nodes
-    no_sums = torch.zeros(num_nodes + 1, gradient.shape[1], dtype=torch.float64)
-    values = -no_sums.index_add(0, leaf, gradient) / (no_sums.index_add(0, leaf, hessian) + LEAF_PRIOR)
+    gradient_sums, hessian_sums = (
+        np.stack([np.bincount(leaf, column, num_nodes + 1) for column in part.T], 1) for part in (gradient, hessian)
+    )
+    values = -gradient_sums / (hessian_sums + LEAF_PRIOR)
     return TreeEnsemble(features[None], cuts[None], values[None], grid.is_category)
 
 
 def _split_gains(
-    grid: SplitGrid, node: Tensor, width: int, gradient: Tensor, hessian: Tensor, *, min_rows: int
-) -> Tensor:
+    grid: SplitGrid, node: np.ndarray, width: int, gradient: np.ndarray, hessian: np.ndarray, *, min_rows: int
+) -> np.ndarray:
     """Return the gain of every split of every node (width, d, b), -inf where a side has too few examples.
 
     `node` is the index of each example's node (n) among the `width` nodes of a level.
     """
     (d, b), m = grid.cuts.shape, gradient.shape[1]
     shape = width, d, b + 1  # of the sums by node, feature and bin, from b cuts
-    flat_index = ((node[:, None] * d + torch.arange(d)) * (b + 1) + grid.bins).flatten()  # of example and feature
-    columns = torch.cat([gradient, hessian, torch.ones(len(node), 1, dtype=torch.float64)], 1)
-    flat_sums = [torch.bincount(flat_index, column.repeat_interleave(d), width * d * (b + 1)) for column in columns.T]
-    by_bin = torch.stack(flat_sums).view(-1, *shape)  # sums of gradients, Hessians and examples
-    by_node = by_bin.sum(-1, keepdim=True)
+    flat_index = ((node[:, None] * d + np.arange(d)) * (b + 1) + grid.bins).ravel()  # of example and feature
+    columns = np.column_stack([gradient, hessian, np.ones(len(node))])
+    flat_sums = [np.bincount(flat_index, column.repeat(d), width * d * (b + 1)) for column in columns.T]
+    by_bin = np.stack(flat_sums).reshape(-1, *shape)  # sums of gradients, Hessians and examples
+    by_node = by_bin.sum(-1, keepdims=True)
     # Sums left of each cut: the examples of a category, or with at most the value
-    left = torch.where(grid.is_category[:, None], by_bin[..., :b], by_bin.cumsum(-1)[..., :b])
+    left = np.where(grid.is_category[:, None], by_bin[..., :b], by_bin.cumsum(-1)[..., :b])
     right = by_node - left
 
-    def score(sums: Tensor) -> Tensor:
+    def score(sums: np.ndarray) -> np.ndarray:
         """Return G^2 / (H + lambda) of `grow_tree`, summed over the m outputs."""
-        return (sums[:m].square() / (sums[m : 2 * m] + LEAF_PRIOR)).sum(0)
+        return (sums[:m] ** 2 / (sums[m : 2 * m] + LEAF_PRIOR)).sum(0)
 
     gain = score(left) + score(right) - score(by_node)
-    is_allowed = (left[-1] >= min_rows) & (right[-1] >= min_rows) & ~grid.cuts.isnan()
-    return gain.where(is_allowed, -torch.inf)
+    is_allowed = (left[-1] >= min_rows) & (right[-1] >= min_rows) & ~np.isnan(grid.cuts)
+    return np.where(is_allowed, gain, -np.inf)

@@ -23,7 +23,7 @@ from calibrant.metrics.curves import risk_coverage
 from calibrant.planning.few_labels import MIN_LABELS, accuracy_interval, gap_interval, rows_to_label
 from calibrant.predictions import Predictions
 
-fusion: Any = LazyModule("calibrant.language_models.fusion")  # which needs torch
+fusion: Any = LazyModule("calibrant.language_models.fusion")  # slow to import
 
 COVERAGES = (0.25, 0.5, 0.75, 0.9, 1.0)
 TARGETS = (0.5, 0.75, 0.9)  # confidences at which an answer and "I do not know" are worth the same
@@ -361,7 +361,7 @@ def _estimate(name: str, answers: Answers, prior: Any, prior_models: int, level:
     probability = answers.confidence
     if prior is not None:
         fitted = fusion.Fusion.fit({_SIGNAL: np.empty(0)}, np.empty(0), prior=prior)  # the prior alone, without labels
-        probability = fitted.apply({_SIGNAL: answers.confidence}, _subjects(answers)).numpy()
+        probability = fitted.apply({_SIGNAL: answers.confidence}, _subjects(answers))
     rows = np.flatnonzero(answers.is_graded)
     accuracy = accuracy_interval(probability, rows, answers.correct[rows], level=level)
     return UngradedAnswers(

@@ -347,6 +347,15 @@ def test_invalid_input_exits_with_status_2(files, folds):
     assert (finished.returncode, finished.stdout, finished.stderr.count("\n")) == (2, "", 1)
 
 
+@pytest.mark.parametrize("command", ["demo", "study run mukhoti_2020", "figures mukhoti_2020", "list losses"])
+def test_missing_torch_is_one_line(command):
+    code = "import sys; sys.modules['torch'] = None; from calibrant.cli import main; main()"
+    ended = subprocess.run([sys.executable, "-c", code, *command.split()], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "needs the package torch. Try pip install 'calibrant[" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
 def test_garbage_collection_resumes_after_imports():
     code = "import gc, sys; from calibrant.cli._common import import_prediction_modules; "
     code += "import_prediction_modules(with_kernels=False); n = gc.get_freeze_count(); import_prediction_modules(); "

@@ -47,6 +47,8 @@ def main() -> None:
         app()
     except InputError as error:
         _exit_with(cut_middle(str(error), MAX_ERROR_CHARACTERS))
+    except ModuleNotFoundError as error:
+        _exit_with(f"this command needs the package {error.name}. Try pip install 'calibrant[train]'.")
     except OSError as error:
         file_name = f" {error.filename}" if error.filename else ""
         _exit_with(f"cannot read or write{file_name}: {error.strerror or error}")

@@ -184,7 +184,8 @@ class Auto(FittedMap):
     @calibrator_call
     def __call__(self, logits: Logits) -> Logits:
         """Return log p of the mixture, or minus and plus half its log-odds if there are two classes."""
-        weights = [candidate.weight for candidate in self.candidates if candidate.weight > 0]  # numbers are compiled
+        # Not from the array `weights`, whose numbers torch cannot compile
+        weights = [candidate.weight for candidate in self.candidates if candidate.weight > 0]
         return maps.auto(logits, {"members": self.members, "weights": weights, "ends": self.ends})
 
     def __str__(self) -> str:

@@ -339,9 +339,7 @@ def _margins(b: float, dtype: type, z: Any, y: Any) -> tuple[Any, Any, Any]:
     xp, margin = namespace(z), class_columns(z, dtype)
     margin -= xp.max(margin, axis=0)
     label_margin = xp.astype(xp.take_along_axis(margin, y[None, :], axis=0)[0], xp.float64)
-    with np.errstate(over="ignore"):  # replaced next
-        exponent = margin * b
-    return margin, label_margin, xp.maximum(exponent, MIN_EXPONENT)
+    return margin, label_margin, xp.maximum(margin * b, MIN_EXPONENT)
 
 
 def _compiled_nll_derivatives(
@@ -397,8 +395,8 @@ def _robust_derivatives(b: float, prior_log_odds: float, z: Any, y: Any, *weight
     """
     xp = namespace(z)
     _, label_margin, exponent = _margins(b, np.float64, z, y)
-    with np.errstate(over="ignore"):  # finite, so that a posterior of 0 times the score is 0
-        label_score = xp.maximum(b * label_margin, -xp.finfo(xp.float64).max)
+    # Finite, so that a posterior of 0 times the score is 0
+    label_score = xp.maximum(b * label_margin, -xp.finfo(xp.float64).max)
     powers = exp_in_place(xp.asarray(exponent, copy=True))
     norm = xp.sum(powers, axis=0)
     powers *= exponent

@@ -62,7 +62,7 @@ class BinnedGaps:
     @property
     def noise(self) -> float:
         """What noise adds to the ECE, apart from a factor between .6 and .85."""
-        return float(self.error @ np.exp(-(self.ratio**2) / 2))
+        return float(self.error @ np.exp(-(np.minimum(self.ratio, 40.0) ** 2) / 2))  # e^-800 is 0
 
 
 def _mass_index(c: np.ndarray, w: np.ndarray, bins: int) -> np.ndarray:

@@ -18,7 +18,7 @@ TORCH ?= torch==2.13.0
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check docs dist spelling lint names types layers test-busy test-slow test-other test-types test-large test-logs torture mutants lock lock-check sbom bench bench-check bench-full clean
+.PHONY: demo test check docs dist spelling lint names types layers test-busy test-slow test-other test-light test-types test-large test-logs torture mutants lock lock-check sbom bench bench-check bench-full clean
 
 demo: .venv/train.done
 	$(BIN)/calibrant demo
@@ -35,12 +35,15 @@ test-busy: .venv/dev.done
 test-slow: .venv/dev.done
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "slow and not large and not torture" tests
 
-# the numerical tests with the plainest instructions, and without compiled kernels: none may hang on one processor's
-# last bit
+# the tests of tensors with the plainest instructions, and without compiled kernels: none may hang on one processor's last bit
 test-other: .venv/dev.done
 	NUMBA_DISABLE_JIT=1 ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not large and not torture" \
-	  tests/calibrators tests/contracts tests/golden/test_methods.py tests/losses tests/metrics tests/theory tests/_core/kernels/test_bins.py tests/nn/test_nn.py \
-	  tests/assessment/test_assess.py tests/assessment/test_measure.py tests/predictions/test_predictions.py tests/nn/test_selection.py
+	  tests/contracts tests/golden/test_methods.py tests/losses tests/nn/test_nn.py tests/nn/test_selection.py tests/theory
+
+# all other quick tests, where neither torch nor compiled kernels are installed, with the plainest instructions of numpy
+test-light: .venv-light/done
+	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4" OPENBLAS_CORETYPE=Nehalem OMP_NUM_THREADS=1 .venv-light/bin/python -m pytest -q -n 2 --dist worksteal \
+	  -m "not slow and not large and not torture"
 
 # the contracts of all methods, and the inputs, while the types and shapes of all arguments are checked, which doubles
 # the time of every test
@@ -74,7 +77,7 @@ test-logs: .venv/dev.done .venv-logs/new/logs.done .venv-logs/old/logs.done
 mutants: .venv/dev.done
 	$(BIN)/python tests/mutants.py
 
-check: lint names spelling types layers test-busy test-types test-other test-slow docs demo
+check: lint names spelling types layers test-busy test-types test-other test-light test-slow docs demo
 
 docs: .venv/dev.done
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore::DeprecationWarning -m sphinx -W --keep-going -q -b html docs out/docs
@@ -169,5 +172,11 @@ layers: .venv/dev.done
 	$(PIP) --editable ".[dev]"
 	touch $@ .venv/train.done
 
+.venv-light/done: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-light
+	.venv-light/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[excel]" \
+	  duckdb hypothesis jsonschema pandas pyarrow pytest pytest-randomly pytest-xdist scikit-learn sqlglot
+	touch $@
+
 clean:
-	rm -rf .venv .venv-logs .venv-bench .venv-dist .venv-lock dist runs out docs/auto_* docs/reference/api docs/reference/command_line.md docs/sg_*
+	rm -rf .venv .venv-light .venv-logs .venv-bench .venv-dist .venv-lock dist runs out docs/auto_* docs/reference/api docs/reference/command_line.md docs/sg_*

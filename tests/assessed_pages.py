@@ -1,6 +1,7 @@
 """Assessments of simulated models, and their pages."""
 
-import torch
+import numpy as np
+from drawn import drawn_labels
 
 from calibrant import Predictions, assess
 from calibrant.assessment import Assessment
@@ -10,9 +11,9 @@ FAST = ("Identity", "Temperature", "HistogramBinning")
 
 def drawn(n: int, seed: int, by: float, k: int = 5) -> Predictions:
     """Return predictions whose logits are `by` times those of the labels' distribution."""
-    g = torch.Generator().manual_seed(seed)
-    logits = 2 * torch.randn(n, k, generator=g, dtype=torch.float64)
-    return Predictions(by * logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1))
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=2, size=(n, k))
+    return Predictions(by * logits, drawn_labels(logits, rng))
 
 
 def reported(by: float, n: int = 1500, choose: str | None = None) -> tuple[Assessment, str]:

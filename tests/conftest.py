@@ -1,9 +1,12 @@
 import socket
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
-import torch
+from drawn import drawn_labels
 from markupsafe import Markup
 from small_data import cifar10_c, data_cache, small_data  # noqa: F401
 
@@ -11,6 +14,7 @@ from calibrant import Predictions
 from calibrant.reports.document import Picture
 
 collect_ignore = ["own", "mutants.py", "small_wheel.py"]  # run by tests
+collect_ignore += [] if find_spec("torch") else ["integrations", "lab", "losses", "nn", "theory"]
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -25,6 +29,12 @@ def shared() -> Path:
     if not (SHARED / "logits").is_dir():
         pytest.skip(f"real predictions and data sets are not at {SHARED}")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def torch() -> ModuleType:
+    """Return torch, for a test of tensors; where it is not installed, that test is skipped."""
+    return pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +71,6 @@ def closed_port() -> Iterator[str]:
 @pytest.fixture(params=[2, 10])
 def calibrated_predictions(request) -> Predictions:
     """Return calibrated predictions: labels are drawn from the probabilities of the float64 logits."""
-    g = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(4000, request.param, dtype=torch.float64, generator=g)
-    return Predictions(logits, torch.multinomial(logits.softmax(-1), 1, generator=g).squeeze(1))
+    rng = np.random.default_rng(0)
+    logits = rng.normal(scale=2, size=(4000, request.param))
+    return Predictions(logits, drawn_labels(logits, rng))

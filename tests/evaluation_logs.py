@@ -94,7 +94,7 @@ def write_inspect(path: Path, log) -> Path:
 
 
 def compress_zstandard(text: bytes) -> bytes:
-    """Compress a text of one line."""
+    """Compress a text."""
     options = {"include_header": False, "quote_style": "never", "line_terminator": ""}
     with tempfile.NamedTemporaryFile() as file:
         frame = polars.DataFrame({"text": [text.decode()]})

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from html import unescape
 from typing import Any
 
-import torch
+import numpy as np
+from drawn import drawn_labels
+from scipy.special import expit
 
 from calibrant import Predictions
 from calibrant._core.numbers import format_percent
@@ -156,30 +158,29 @@ def plain_text(html: str) -> str:
 
 def small_problem(seed: int) -> Predictions:
     """Return 5 to 300 predictions: two or ten classes, or confidences; calibrated or not; weights, clusters, groups."""
-    g = torch.Generator().manual_seed(seed)
+    rng = np.random.default_rng(seed)
 
     def choose(*options: Any) -> Any:
-        return options[int(torch.randint(len(options), (), generator=g))]
+        return options[rng.integers(len(options))]
 
-    n = int(5 * 60 ** torch.rand((), generator=g))
+    n = int(5 * 60 ** rng.random())
     kind, by = choose("answers", "binary", "ten", "constant", "separated"), choose(1.0, 1.0, 0.4, 2.5)
     shift = choose(0.0, 0.0, 1.5) if kind in ("answers", "binary") else 0.0
     options: dict[str, Any] = {}
     if choose(True, False):
-        options["weights"] = torch.randint(1, 11, (n,), generator=g).double()
+        options["weights"] = rng.integers(1, 11, n)
     if choose(True, False, False):
-        options["clusters"] = torch.randint(max(2, n // 4), (n,), generator=g)
+        options["clusters"] = rng.integers(max(2, n // 4), size=n)
     if choose(True, False, False):
         options["groups"] = [choose("north", "not spam", "1") for _ in range(n)]
     if kind == "ten":
-        z = 2 * torch.randn(n, 10, generator=g, dtype=torch.float64)
-        return Predictions(by * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1), **options)
+        z = rng.normal(scale=2, size=(n, 10))
+        return Predictions(by * z, drawn_labels(z, rng), **options)
     if kind == "constant":
         c = choose(0.5, 0.9, 0.98)
-        right = (torch.rand(n, generator=g) < choose(c, c, 1.0, 0.7)).long()
-        return Predictions.from_confidence([c] * n, right, **options)
-    z = choose(1.0, 2.0) * torch.randn(n, generator=g, dtype=torch.float64)
-    y = (z > 0).long() if kind == "separated" else (torch.rand(n, generator=g) < z.sigmoid()).long()
+        return Predictions.from_confidence([c] * n, rng.random(n) < choose(c, c, 1.0, 0.7), **options)
+    z = rng.normal(scale=choose(1.0, 2.0), size=n)
+    y = z > 0 if kind == "separated" else rng.random(n) < expit(z)
     if kind == "answers":
-        return Predictions.from_confidence((by * z + shift).sigmoid(), y, **options)
+        return Predictions.from_confidence(expit(by * z + shift), y, **options)
     return Predictions.from_binary_logits(by * z + shift, y, **options)

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
+
+torch = pytest.importorskip("torch")
+from torch import Tensor  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
+from torch.utils._mode_utils import no_dispatch  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_flatten, tree_map  # noqa: E402
 
 DEVICE = torch.device("cuda", 0)
 FAKE_TYPES = (DEVICE.type, "meta")  # torch itself takes the tensors for meta tensors

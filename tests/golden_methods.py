@@ -13,10 +13,10 @@ from typing import Any
 
 import golden_problems
 import pytest
-import torch
 from calibrant.registry import CALIBRATORS, LOSSES, METRICS, REGISTRIES, is_built_in
+from scipy.special import softmax
 
-from calibrant import calibrators, losses
+from calibrant import calibrators
 
 FILE = Path(__file__).parent / "golden" / "methods.json"
 EVENTS = ("binary", "classes", "multilabel", "weights")  # the problems that metrics measure
@@ -27,6 +27,10 @@ predictions = cache(golden_problems.predictions)
 
 def loss_values(name: str) -> Golden:
     """Return values and gradients of a loss for a few fixed logits of three classes."""
+    import torch
+
+    from calibrant import losses
+
     steps = torch.arange(18, dtype=torch.float64).reshape(6, 3)
     z = (3 * torch.sin(7 * steps)).requires_grad_()
     y = torch.tensor([0, 1, 2, 0, 1, 1])
@@ -49,7 +53,7 @@ def calibrator_values(name: str) -> Golden:
     certificate = getattr(fitted_map, "certificate", None)
     smooth = certificate is not None and certificate.criterion in ("nll", "brier")  # others change by bin edges
     objective = [certificate.before, certificate.after] if smooth else []
-    probs = fitted_map(torch.as_tensor(predictions(50)[kind].logits[:5]).double()).softmax(-1)
+    probs = softmax(fitted_map(predictions(50)[kind].logits[:5].astype(float)), -1)
     return {"code": method.code, "objective": [float(x) for x in objective], "probs": probs.flatten().tolist()}
 
 
@@ -58,7 +62,11 @@ VALUES: dict[str, Callable[[str], Golden]] = {
     "metrics": metric_values,
     "calibrators": calibrator_values,
 }
-BUILT_IN = [(kind, name) for kind in VALUES for name in REGISTRIES[kind] if is_built_in(REGISTRIES[kind][name])]
+
+
+def built_in() -> list[tuple[str, str]]:
+    """Return the kind and name of every built-in method."""
+    return [(kind, name) for kind in VALUES for name in REGISTRIES[kind] if is_built_in(REGISTRIES[kind][name])]
 
 
 def stale_golden(kind: str, name: str, golden: Golden, computed: Golden) -> str:
@@ -79,7 +87,7 @@ def write() -> None:
     """
     stored = json.loads(FILE.read_text()) if FILE.exists() else {}
     lines: dict[str, list[str]] = {kind: [] for kind in VALUES}
-    for kind, name in BUILT_IN:
+    for kind, name in built_in():
         computed, golden = VALUES[kind](name), stored.get(kind, {}).get(name)
         if golden is not None and golden["code"] == computed["code"]:
             if message := stale_golden(kind, name, golden, computed):
@@ -95,5 +103,4 @@ def write() -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     write()

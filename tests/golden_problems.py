@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from calibrant.registry import CALIBRATORS
 
 import calibrant
@@ -126,5 +125,4 @@ def encode_nonfinite(node: Any) -> Any:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     FILE.write_text(json.dumps(encode_nonfinite({name: make() for name, make in PARTS.items()}), indent=0) + "\n")

@@ -1,5 +1,8 @@
 """The rows of a study, as its tables are built from."""
 
+import pytest
+
+pytest.importorskip("torch")
 from calibrant.lab.study.measurements import diverged_rows, measure_runs
 
 

@@ -1,16 +1,16 @@
 """Simulated streams of predictions."""
 
 import numpy as np
-import torch
+from drawn import drawn_labels
 
 from calibrant import Predictions
 
 
 def draw(n: int, k: int = 3, *, scale: float = 1.0, seed: int = 0, groups: object = None) -> Predictions:
     """Draw labels from the softmax of normal logits, which are then multiplied by `scale`."""
-    g = torch.Generator().manual_seed(seed)
-    z = torch.randn(n, k, generator=g, dtype=torch.float64)
-    return Predictions(scale * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1), groups=groups)
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, k))
+    return Predictions(scale * logits, drawn_labels(logits, rng), groups=groups)
 
 
 def draw_groups(n: int, seed: int = 0) -> np.ndarray:

@@ -9,16 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
-from calibrant.registry import CALIBRATORS, LOSSES, METRICS
-from counted_losses import loss_with_counts
-from fake_device import FakeTensor, Transfers, fake_device, real_device, to_fake_device, to_real_device
-from golden_problems import ONE_SCORE
-from torch import Tensor
 
-from calibrant import Predictions, assess, calibrators, measure, metrics
-from calibrant._core.kernels.solvers import sum_row_chunks
-from calibrant._core.tensors import logit_tensor
+torch = pytest.importorskip("torch")
+from calibrant.registry import CALIBRATORS, LOSSES, METRICS  # noqa: E402
+from counted_losses import loss_with_counts  # noqa: E402
+from fake_device import FakeTensor, Transfers, fake_device, real_device, to_fake_device, to_real_device  # noqa: E402
+from golden_problems import ONE_SCORE  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from calibrant import Predictions, assess, calibrators, measure, metrics  # noqa: E402
+from calibrant._core.kernels.solvers import sum_row_chunks  # noqa: E402
+from calibrant._core.tensors import logit_tensor  # noqa: E402
 
 WEIGHTED = pytest.mark.parametrize("weighted", [pytest.param(False, marks=pytest.mark.slow), True])
 QUICK = {  # the same methods with less work
@@ -170,6 +171,26 @@ def test_fits_transfer_the_columns_of_their_certificate(device, name):
         transferred.append(device.transfers.bytes - before)
     columns = LABELS + BYTES_PER_ROW.get(name, CERTIFICATE)
     assert (transferred[1] - transferred[0]) / 800 < columns + 4  # the number of steps varies
+
+
+def count_transfers(device: Device, n: int, work: Callable[[Predictions], Any]) -> int:
+    """Return how often work on n rows, of predictions that lie on the device, waits for a transfer."""
+    if not device.is_counted:
+        pytest.skip("only the fake device counts transfers")
+    p, before = device.move_predictions(draw(n, 5)), device.transfers.count
+    work(p)
+    return device.transfers.count - before
+
+
+@pytest.mark.parametrize(
+    "name", ["nll", "brier", "ece", "adaptive_ece", "classwise_ece", "sweep_ece", "kuiper", "aurc"]
+)
+def test_metrics_transfer_independently_of_the_number_of_samples(device, name):
+    assert count_transfers(device, 4000, METRICS[name]) == count_transfers(device, 250, METRICS[name]) > 0
+
+
+def test_temperature_fit_needs_few_transfers(device):
+    assert 0 < count_transfers(device, 4000, fit_function("Temperature")) < 40
 
 
 @pytest.mark.parametrize("name", sorted(LOSSES))

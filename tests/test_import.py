@@ -19,7 +19,14 @@ def loaded_modules(code: str, *arguments: str) -> set[str]:
 
 
 def test_import_loads_no_heavy_library():
-    modules = loaded_modules("import calibrant as c; c.Predictions; c.measure; c.nn; c.theory; c.EvaluationLog")
+    modules = loaded_modules("import calibrant as c; c.Predictions; c.measure; c.calibrators; c.EvaluationLog")
+    assert "numpy" in modules
+    assert modules.isdisjoint([*HEAVY, "torch"])
+
+
+@pytest.mark.usefixtures("torch")
+def test_packages_of_tensors_load_no_other_heavy_library():
+    modules = loaded_modules("import calibrant as c; c.nn; c.losses; c.theory")
     assert "torch" in modules
     assert modules.isdisjoint(HEAVY)
 
@@ -59,8 +66,8 @@ def test_measuring_loads_no_torch(tmp_path):
 def test_assess_loads_no_lab_and_works_without_fcntl(tmp_path):
     program = (
         "import sys; sys.modules['fcntl'] = None\n"
-        "import torch; from calibrant import Predictions\n"
-        "g = torch.Generator().manual_seed(0); z = torch.randn(60, 3, generator=g); y = torch.randint(3, (60,))\n"
+        "import numpy as np; from calibrant import Predictions\n"
+        "rng = np.random.default_rng(0); z = rng.normal(size=(60, 3)); y = rng.integers(3, size=60)\n"
         "Predictions(z[:30], y[:30]).save('val.npz'); Predictions(z[30:], y[30:]).save('test.npz')\n"
         "sys.argv = ['calibrant', 'assess', 'val.npz', 'test.npz', '-c', 'Temperature', '--html', 'r.html']\n"
         "from calibrant.cli import main; main()"

@@ -5,8 +5,9 @@ import pickle
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+import numpy as np
 import pytest
-import torch
+from drawn import drawn_labels
 
 import calibrant
 from calibrant import Predictions, assess, calibrators, measure, metrics
@@ -16,10 +17,9 @@ CALIBRATORS = ("Identity", "Temperature", "HistogramBinning", "Auto(accuracy_pre
 
 
 def draw(k: int = 3, **options: object) -> Predictions:
-    g = torch.Generator().manual_seed(0)
-    z = 2 * torch.randn(240, k, generator=g)
-    y = torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1)
-    return Predictions(z, y, groups=torch.arange(240) % 3, **options)
+    rng = np.random.default_rng(0)
+    z = 2 * rng.standard_normal((240, k), np.float32)
+    return Predictions(z, drawn_labels(z, rng), groups=np.arange(240) % 3, **options)
 
 
 def copies(value):
@@ -37,10 +37,10 @@ def contents(value):
 MEASURED = {
     "classes": lambda: measure(draw()),
     "two classes": lambda: measure(draw(2)),
-    "clusters and weights": lambda: measure(draw(weights=torch.ones(240), clusters=torch.arange(240) // 4)),
+    "clusters and weights": lambda: measure(draw(weights=np.ones(240), clusters=np.arange(240) // 4)),
     "a summary": lambda: measure(Summary.from_predictions(draw(), by_class=True)),
     "a summary without classes": lambda: measure(Summary.from_predictions(draw())),
-    "confidences": lambda: measure(Predictions.from_confidence(torch.linspace(0.1, 0.9, 40), torch.arange(40) % 2)),
+    "confidences": lambda: measure(Predictions.from_confidence(np.linspace(0.1, 0.9, 40), np.arange(40) % 2)),
     "labels": lambda: measure(Predictions.multilabel(draw().logits, draw().logits > 0.5)),
     "an assessment": lambda: assess(draw()[:120], draw()[120:], CALIBRATORS),
     "a cross-fitted assessment": lambda: assess(draw(), None, ("Temperature",), folds=2),

@@ -7,7 +7,12 @@ import pytest
 from calibrant.types import InputError
 from commands import run
 
-from calibrant.lab.study.stored_files import DamagedError
+
+def damaged_error() -> type[InputError]:
+    pytest.importorskip("torch")
+    from calibrant.lab.study.stored_files import DamagedError
+
+    return DamagedError
 
 
 def test_code_is_required():
@@ -16,8 +21,9 @@ def test_code_is_required():
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-@pytest.mark.parametrize("kind", [InputError, DamagedError])
-def test_copies_and_pickles_have_message_code_and_notes(kind, protocol):
+@pytest.mark.parametrize("error_class", [lambda: InputError, damaged_error])
+def test_copies_and_pickles_have_message_code_and_notes(error_class, protocol):
+    kind = error_class()
     error = kind("Expected 2 columns, got 3.", code="columns")
     error.add_note("in the second file")
     for copied in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error, protocol))):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import polars
 import pytest
-import torch
+from drawn import drawn_labels
 from refusals import refused
 from typer.testing import CliRunner
 
@@ -21,15 +21,14 @@ from calibrant._core.files import atomic_write
 from calibrant.assessment import apply_to_file
 from calibrant.cli import app
 from calibrant.io.files import check_outputs, list_table_files
-from calibrant.lab.study import run
 
 CODES = {"output_is_input", "output_among_inputs"}
 
 
 def make_predictions(seed: int = 0) -> Predictions:
-    g = torch.Generator().manual_seed(seed)
-    z = 2 * torch.randn(40, 3, generator=g)
-    return Predictions(z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1))
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((40, 3), dtype=np.float32)
+    return Predictions(z, drawn_labels(z, rng))
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     p.save(folder / "v.npz")
     for i in (1, 2):
         make_predictions(i).save(folder / "parts" / f"p{i}.csv")
-    torch.save({"logits": p.logits, "labels": p.labels}, folder / "v.pt")
+    p.save(folder / "v.safetensors")
     np.save(folder / "v_logits.npy", p.logits)
     np.save(folder / "v_labels.npy", p.labels)
     calibrators.save(calibrators.fit("Temperature", make_predictions(5)), folder / "t.safetensors")
@@ -72,8 +71,8 @@ COMMANDS: dict[str, Callable[[str, str], list[str]]] = {
     "measure --json": lambda source, out: ["measure", source, "--json", out],
     "measure --html": lambda source, out: ["measure", source, "--html", out],
     "assess --json": lambda source, out: ["assess", source, "in/v.npz", "-c", "Temperature", "--json", out],
-    "assess --html": lambda source, out: ["assess", "in/v.pt", source, "-c", "Temperature", "--html", out],
-    "assess --save": lambda source, out: ["assess", source, "in/v.pt", "--save", out],
+    "assess --html": lambda source, out: ["assess", "in/v.safetensors", source, "-c", "Temperature", "--html", out],
+    "assess --save": lambda source, out: ["assess", source, "in/v.safetensors", "--save", out],
     "apply -o": lambda source, out: ["apply", "in/t.safetensors", source, "-o", out],
 }
 SPELLINGS: dict[str, Callable[[Path], Path]] = {
@@ -120,7 +119,7 @@ def test_outputs_never_replace_calibrators_or_user_methods(inputs):
         include_options = ["--with", "in/mine.py"]
         assert refusal(["measure", "in/v.csv", "-c", "in/t.safetensors", "--json", path, *include_options]) in CODES
         assert (
-            refusal(["assess", "in/v.csv", "in/v.pt", "-c", "in/t.safetensors", "--save", path, *include_options])
+            refusal(["assess", "in/v.csv", "in/v.npz", "-c", "in/t.safetensors", "--save", path, *include_options])
             in CODES
         )
         assert refusal(["apply", "in/t.safetensors", "in/v.csv", "-o", path, *include_options]) in CODES
@@ -157,7 +156,9 @@ def test_patterns_skip_hidden_files(inputs):
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "tables.csv", "report.html", "tables.md"])
-def test_studies_never_replace_inputs(tmp_path, name):
+def test_studies_never_replace_inputs(tmp_path, torch, name):
+    from calibrant.lab.study import run
+
     make_predictions(1).save(tmp_path / "val.csv")
     target = tmp_path / name
     target.write_bytes((tmp_path / "val.csv").read_bytes())

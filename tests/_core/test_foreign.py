@@ -3,6 +3,7 @@
 import gzip
 import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ from safetensors.numpy import save_file
 from calibrant import Predictions
 from calibrant._core.foreign import MAX_DEPTH, MAX_TOML_BYTES, check_shape, parse_json, parse_json_lines, read_toml
 from calibrant.io.encoding import max_zstandard_size, read_decompressed
-from calibrant.lab.study.config import Study
 from calibrant.monitoring import read_requirements
 
 
@@ -75,7 +75,14 @@ TOML = {
 }
 
 
-@pytest.mark.parametrize("read", [read_toml, read_requirements, Study.load])
+def read_study(path: Path) -> object:
+    pytest.importorskip("torch")
+    from calibrant.lab.study.config import Study
+
+    return Study.load(path)
+
+
+@pytest.mark.parametrize("read", [read_toml, read_requirements, read_study])
 @pytest.mark.parametrize("name", TOML)
 def test_one_reader_of_toml_refuses_in_one_line(tmp_path, read, name):
     path, content = tmp_path / "x.toml", TOML[name]

@@ -4,11 +4,10 @@ import traceback
 
 import numpy as np
 import pytest
-import torch
 from advised import Case, follow
 from refusals import refused
 
-from calibrant import Predictions, calibrators, losses, measure, metrics, nn
+from calibrant import Predictions, calibrators, measure, metrics
 from calibrant.assessment import summarize
 from calibrant.calibrators import subgroups
 from calibrant.metrics import Summary
@@ -23,7 +22,6 @@ BINARY = Predictions.from_binary_logits(SCORES, LABELS % 2)
 GROUPED = Predictions(LOGITS, LABELS, groups=["a", "b"] * 60)
 SOFT = Predictions.from_soft_labels(LOGITS, PROBS)
 TEMPERATURE = calibrators.fit("Temperature", P)
-TENSOR = torch.tensor(LOGITS)
 
 
 def fit(name, p=P, **settings):
@@ -138,14 +136,9 @@ CASES = [
         lambda t: measure(t.evaluate("Summary.empty", Summary=Summary).add(P), of=1),
     ),
     Case(
-        "tensor_kind",
-        lambda: TEMPERATURE(torch.zeros(4, 3, dtype=torch.int64)),
-        lambda t: TEMPERATURE(t.evaluate("np.asarray", np=np, logits=[[0, 1, 2]])),
-    ),
-    Case(
         "logits_shape",
-        lambda: TEMPERATURE(TENSOR[0]),
-        lambda t: TEMPERATURE(t.evaluate("logits[None]", logits=TENSOR[0])),
+        lambda: TEMPERATURE(LOGITS[0]),
+        lambda t: TEMPERATURE(t.evaluate("logits[None]", logits=LOGITS[0])),
     ),
     Case("num_classes", lambda: fit("Platt"), lambda t: class_of(t, "StructuredMatrix").fit(P)),
     Case(
@@ -162,8 +155,8 @@ CASES = [
     ),
     Case(
         "no_groups",
-        lambda: calibrators.GroupCalibrated.fit(GROUPED)(TENSOR),
-        lambda t: t.evaluate("of_group", of_group=calibrators.GroupCalibrated.fit(GROUPED).of_group)(TENSOR),
+        lambda: calibrators.GroupCalibrated.fit(GROUPED)(LOGITS),
+        lambda t: t.evaluate("of_group", of_group=calibrators.GroupCalibrated.fit(GROUPED).of_group)(LOGITS),
     ),
     Case("prior", lambda: fit("PriorShift", prior=[1, 2]), lambda t: fit("PriorShift", prior=t.evaluate("'uniform'"))),
     Case(
@@ -180,36 +173,6 @@ CASES = [
         "no_test",
         lambda: metrics.ece.test(P),
         lambda t: [getattr(metrics, name).test(P) for name in t.rstrip(".").split(", ")],
-    ),
-    Case(
-        "label_sums",
-        lambda: nn.Criterion("focal")(TENSOR, torch.ones(120, 3)),
-        lambda t: nn.Criterion("focal", **t.keywords())(TENSOR, torch.ones(120, 3)),
-    ),
-    Case(
-        "one_class",
-        lambda: nn.Criterion("focal")(TENSOR[:, :1], torch.tensor(LABELS % 2)),
-        lambda t: nn.Criterion("focal", **t.keywords())(TENSOR[:, :1], torch.tensor(LABELS % 2)),
-    ),
-    Case(
-        "shape",
-        lambda: nn.Criterion("focal", binary=True)(TENSOR[:, :2], torch.tensor(LABELS % 2)),
-        lambda t: nn.Criterion("focal", **t.keywords())(TENSOR[:, :2], torch.tensor(LABELS % 2)),
-    ),
-    Case(
-        "loss_shape",
-        lambda: nn.Criterion(torch.nn.functional.cross_entropy)(TENSOR, torch.tensor(LABELS)),
-        lambda t: nn.Criterion(torch.nn.CrossEntropyLoss(**t.keywords()))(TENSOR, torch.tensor(LABELS)),
-    ),
-    Case(
-        "no_validation",
-        lambda: losses.AdaFocal().after_epoch(0),
-        lambda t: t.evaluate("after_epoch", after_epoch=losses.AdaFocal().after_epoch, epoch=0, val=P),
-    ),
-    Case(
-        "adafocal_limits",
-        lambda: losses.AdaFocal(lowest=-9),
-        lambda t: t.evaluate("AdaFocal()", AdaFocal=losses.AdaFocal),
     ),
 ]
 

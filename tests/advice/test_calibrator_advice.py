@@ -1,17 +1,15 @@
 """Following the advice of refused calibrators, exports, fusions and features works."""
 
-import itertools
 import json
 import runpy
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import torch
 from advised import Case, follow
 from commands import restored_registries
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.numpy import save_file
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
@@ -139,7 +137,7 @@ def test_advice_on_files_works(tmp_path):
             )
         )
     calibrators.save(TEMPERATURE, path)
-    with safe_open(path, "pt") as file:
+    with safe_open(path, "np") as file:
         meta = {key: value for key, value in file.metadata().items() if key != "sha256"}
     meta["calibrator"] = json.dumps({"class": "Temperature", "fields": {}})
     save_file({}, path, meta | {"sha256": arrays_digest(meta, {})})
@@ -153,36 +151,31 @@ def test_advice_on_files_works(tmp_path):
 
 
 def test_advice_on_exports_works(tmp_path):
-    numbers = itertools.count()
-
-    def file(suffix):
-        return tmp_path / f"map{next(numbers)}{suffix}"
+    path = tmp_path / "map.py"
 
     def exports_half():
-        path = file(".py")
         calibrators.register(Halved)
         export(Halved(), path)
         np.testing.assert_array_equal(runpy.run_path(str(path))["calibrate"](LOGITS), LOGITS / 2)
 
-    spline = calibrators.fit("Spline", BINARY)
-    by_hand = calibrators.Temperature(torch.tensor(2.0))
-    for case in (
-        Case("custom_calibrator", lambda: export(Halved(), file(".py")), lambda t: exports_half()),
-        Case(
-            "not_exportable",
-            lambda: export(spline, file(".pt2")),
-            lambda t: export(spline, file(".py"), to=t.rstrip(".")),
-        ),
-        Case(
-            "no_num_classes",
-            lambda: export(by_hand, file(".pt2")),
-            lambda t: export(by_hand, file(".pt2"), **t.keywords()),
-        ),
+    with restored_registries():
+        follow(Case("custom_calibrator", lambda: export(Halved(), path), lambda t: exports_half()))
+    follow(
         Case(
             "suffix",
-            lambda: export(by_hand, file(".java")),
-            lambda t: export(by_hand, tmp_path / t.rstrip(".")),
-        ),
-    ):
-        with restored_registries():
-            follow(case)
+            lambda: export(TEMPERATURE, tmp_path / "map.java"),
+            lambda t: export(TEMPERATURE, tmp_path / t.rstrip(".")),
+        )
+    )
+
+
+def test_advice_on_exports_by_torch_works(torch, tmp_path):
+    path, by_hand, spline = tmp_path / "map.pt2", calibrators.Temperature(2.0), calibrators.fit("Spline", BINARY)
+    follow(
+        Case(
+            "not_exportable",
+            lambda: export(spline, path),
+            lambda t: export(spline, tmp_path / "map.py", to=t.rstrip(".")),
+        )
+    )
+    follow(Case("no_num_classes", lambda: export(by_hand, path), lambda t: export(by_hand, path, **t.keywords())))

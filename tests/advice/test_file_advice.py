@@ -1,16 +1,12 @@
-"""Following the advice of refused files, folders and studies works."""
+"""Following the advice of refused files and folders works."""
 
 import numpy as np
 import polars as pl
 import pytest
-import torch
 from advised import Case, follow, refused_command, succeed
-from commands import restored_registries
 
-from calibrant import Predictions, calibrators, collect
+from calibrant import Predictions, calibrators
 from calibrant.io.predictions import write_table
-from calibrant.lab import study
-from calibrant.lab.study import Grid, Recipe, Study
 
 RNG = np.random.default_rng(0)
 N = 120
@@ -79,7 +75,7 @@ def test_advice_on_rows_groups_and_names_works(folder):
     write(folder / "t.csv", ROWS | {"label": labels, "truth": LABELS})
     refused_command("drop_most", "measure", "t.csv", "--drop", "--label", "label", folder=folder)
     succeed("measure", "t.csv", "--drop", "--label", "truth", folder=folder)
-    arrays, batch = {"logits": LOGITS, "labels": LABELS}, (torch.tensor(LOGITS), torch.tensor(LABELS))
+    arrays = {"logits": LOGITS, "labels": LABELS}
 
     def load(**groups):
         np.savez(folder / "p.npz", **arrays, **groups)
@@ -92,64 +88,7 @@ def test_advice_on_rows_groups_and_names_works(folder):
             lambda t: (load(groups=LABELS, group_names=["a", "b", "c"]), load(groups=WORDS)),
         )
     )
-    options = {"names": ["a", "b", "c"], "to": folder / "out.parquet"}
-    follow(
-        Case(
-            "names",
-            lambda: collect(torch.nn.Identity(), [batch], **options),
-            lambda t: [collect(torch.nn.Identity(), [batch], **{name: options[name]}) for name in options if name in t],
-        )
-    )
     (folder / "rows.safetensors").write_bytes((folder / "t.safetensors").read_bytes())
     refused_command("calibrator", "measure", "rows.safetensors", folder=folder)
     write(folder / "rows.csv", ROWS)
     succeed("apply", "rows.safetensors", "rows.csv", "-o", "out.csv", folder=folder)
-
-
-TINY = {
-    "datasets": ["blobs(train=60, val=40, test=50)"],
-    "networks": ["mlp(features=2, hidden=())"],
-    "losses": ["focal"],
-    "recipe": Recipe(epochs=1, batch_size=20, milestones=()),
-}
-
-
-def test_advice_on_studies_works(tmp_path):
-    for case in (
-        Case("entry_twice", lambda: Grid(**TINY | {"losses": ["focal", "focal"]}), lambda t: Grid(**TINY)),
-        Case(
-            "no_paper",
-            lambda: study.table(Study("tiny", [Grid(**TINY)]), "Table 2", out=tmp_path),
-            lambda t: study.table(t.rstrip("."), "Table 2", out=tmp_path),
-        ),
-    ):
-        follow(case)
-
-
-def test_a_study_with_methods_of_its_own_runs_as_advised(tmp_path):
-    (tmp_path / "own_loss.py").write_text(
-        "from calibrant import losses\n\n@losses.register\ndef halved(logits, labels):\n"
-        "    return losses.cross_entropy(logits, labels) / 2\n"
-    )
-    (tmp_path / "own.toml").write_text(
-        'with = ["own_loss.py"]\ndatasets = ["blobs"]\nnetworks = ["mlp(features=2)"]\nlosses = ["halved"]\n'
-    )
-    with restored_registries():
-        follow(
-            Case(
-                "code_not_allowed",
-                lambda: study.status(tmp_path / "own.toml", out=tmp_path),
-                lambda t: study.status(tmp_path / "own.toml", out=tmp_path, **t.keywords()),
-            )
-        )
-
-
-@pytest.mark.slow
-def test_figures_can_be_drawn_once_the_study_is_run(tmp_path):
-    (tmp_path / "tiny.toml").write_text(
-        'datasets = ["blobs(train=60, val=40)"]\nnetworks = ["mlp(features=2, hidden=())"]\nlosses = ["focal"]\n'
-        "[recipe]\nepochs = 1\nbatch_size = 20\nmilestones = []\n"
-    )
-    advice = refused_command("no_finished_run", "figures", "tiny.toml", folder=tmp_path)
-    succeed(*advice.split("`")[1].split()[1:], "tiny.toml", folder=tmp_path)
-    succeed("figures", "tiny.toml", folder=tmp_path)

@@ -238,8 +238,9 @@ def test_advice_on_files_works(tmp_path):
             lambda t: (write(tmp_path / "folder" / "t.csv", TABLE), Predictions.load(tmp_path / "folder")),
         )
     )
-    import torch
 
+
+def test_advice_on_files_of_tensors_works(torch, tmp_path):
     torch.save(tmp_path, tmp_path / "p.pt")
     names = {"torch": torch, "logits": torch.tensor(LOGITS), "labels": torch.tensor(Y3), "path": tmp_path / "p.pt"}
     follow(

@@ -1,4 +1,4 @@
-"""Following the advice of refused plans, gates, watches, exports and losses works."""
+"""Following the advice of refused plans, gates, watches and exports works."""
 
 import re
 from unittest.mock import Mock
@@ -7,19 +7,17 @@ import advised
 import numpy as np
 import polars as pl
 import pytest
-import torch
 from advised import Case, follow, refused_command, succeed
+from scipy.special import softmax
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
-from calibrant import Predictions, Watch, calibrators, check, collect, decisions, drift, losses, sample_size
+from calibrant import Predictions, Watch, calibrators, check, decisions, drift, sample_size
 from calibrant.deployment import export
 from calibrant.integrations import sklearn
-from calibrant.lab.data import Split, Splits
 from calibrant.language_models.fusion import Fusion
 from calibrant.metrics import Summary
-from calibrant.nn import CalibratedNetwork
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 3, 400)
@@ -55,38 +53,14 @@ def replan(code, options, change, *predictions):
     return Case(code, lambda: sample_size(*predictions, **options), lambda t: is_planned(**change(t)))
 
 
-def collection(code, batches, network=None, **options):
-    """Return a collection that is refused, and follow the arguments of the advice."""
-    network = network or torch.nn.Identity()
-    return Case(
-        code,
-        lambda: collect(network, batches, **options),
-        lambda t: collect(network, batches, **options | t.keywords()),
-    )
-
-
 def gate(code, requirement):
     """Return a requirement that is refused, and check the one that the advice gives."""
     return Case(code, lambda: check(P, requirement), lambda t: check(P, t.evaluate("'")))
 
 
-def counted(name, **options):
-    return getattr(losses, name)(torch.tensor(LOGITS), torch.tensor(LABELS), **options)
-
-
-class Dictionary(torch.nn.Module):
-    def forward(self, inputs):
-        return {"loss": inputs.mean(), "scores": inputs}
-
-
-BATCHES = [(torch.tensor(LOGITS[:20]), torch.tensor(LABELS[:20]))]
-ONE_LOGIT = [(torch.tensor(LOGITS[:20, :1]), torch.tensor(LABELS[:20] % 2))]
-SEVERAL = [(torch.tensor(LOGITS[:20]), torch.tensor(np.eye(3)[LABELS[:20]]))]
-UNLABELED = [(torch.tensor(LOGITS[:20]), torch.tensor([255, *LABELS[1:20]]))]
 COUNTED = Predictions(LOGITS, LABELS, 1 + IDS % 2)
 IMPORTANT = Predictions(LOGITS, LABELS, 1 + IDS % 2 / 2)
 BETA = {"detect": 0.1}
-EXAMPLES = [(torch.zeros(2), 1), (torch.ones(2), 0)]
 
 CASES = [
     plan("num_goals", accuracy=0.9),
@@ -134,37 +108,10 @@ CASES = [
         lambda t: decisions.net_benefit(P.with_event(1), thresholds=t.evaluate("[")),
     ),
     Case(
-        "no_counts",
-        lambda: counted("logit_adjusted"),
-        lambda t: [
-            counted("logit_adjusted", **t.keywords(torch=torch, labels=torch.tensor(LABELS))),
-            counted("logit_adjusted", counts=t.evaluate("torch.bincount", torch=torch, labels=torch.tensor(LABELS))),
-        ],
-    ),
-    collection("no_logits", BATCHES, Dictionary()),
-    collection("one_class", ONE_LOGIT),
-    Case(
-        "one_hot_labels",
-        lambda: collect(torch.nn.Identity(), SEVERAL, names=["a", "b", "c"]),
-        lambda t: collect(torch.nn.Identity(), SEVERAL, names=["a", "b", "c"], **t.keywords()).require_groups(),
-    ),
-    collection("label_range", UNLABELED),
-    Case(
-        "one_class",
-        lambda: CalibratedNetwork(torch.nn.Identity(), TEMPERATURE)(torch.zeros(4, 1)),
-        lambda t: CalibratedNetwork(torch.nn.Identity(), calibrators.Identity(), **t.keywords())(torch.zeros(4, 1)),
-    ),
-    Case(
         "partly_missing",
         lambda: Summary.empty().add(COUNTED).add(IMPORTANT),
         lambda t: Summary.empty().add(Predictions(LOGITS, LABELS, COUNTED.weights, **t.keywords())).add(IMPORTANT),
     ),
-    Case(
-        "batch",
-        lambda: collect(torch.nn.Identity(), [(*BATCHES[0], 1)]),
-        lambda t: collect(torch.nn.Identity(), [(*BATCHES[0], 1)], unpack=t.evaluate("lambda")),
-    ),
-    collection("logits", ONE_LOGIT, logits=True),
     Case(
         "signal_range",
         lambda: Fusion.fit({"a": 4 * LOGITS[:, 0]}, LABELS > 0, scale="probability"),
@@ -194,11 +141,6 @@ CASES = [
             sklearn.CalibratedClassifier(LogisticRegression(), "Platt", **t.keywords()).fit(X, CLASSES),
             t.evaluate("GroupKFold", GroupKFold=GroupKFold),
         ],
-    ),
-    Case(
-        "not_split",
-        lambda: Splits(EXAMPLES, EXAMPLES, EXAMPLES, ("a", "b")),
-        lambda t: Splits(*[t.evaluate("Split.from_dataset", Split=Split, train=EXAMPLES)] * 3, ("a", "b")),
     ),
 ]
 
@@ -232,7 +174,7 @@ def test_advice_on_exports_works(tmp_path):
     )
     names: dict = {}
     exec((tmp_path / "map.py").read_text(), names)
-    probs = torch.as_tensor(P.logits).softmax(1).numpy()
+    probs = softmax(P.logits, 1)
     follow(
         Case(
             "ValueError",
@@ -272,7 +214,7 @@ def test_options_of_commands_in_advice_work(tmp_path):
     calibrators.save(TEMPERATURE, tmp_path / "t.safetensors")
     advice = refused_command("no_output", "apply", "t.safetensors", "new.csv", folder=tmp_path)
     succeed("apply", "t.safetensors", "new.csv", *advice.options(), folder=tmp_path)
-    p = torch.as_tensor(P.logits).softmax(1)[:, 1].numpy()
+    p = softmax(P.logits, 1)[:, 1]
     night = pl.DataFrame({"id": IDS, "prob_0": 1 - p, "label": LABELS == 1})
     night.drop("label").write_csv(tmp_path / "night.csv")
     refused_command("positive_class", "watch", "n.watch", "night.csv", folder=tmp_path)

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import polars
 import pytest
-import torch
 from refusals import refused
+from scipy.special import expit, softmax
 
 from calibrant import Predictions, calibrators
 from calibrant.assessment import apply_to_file
@@ -15,14 +15,14 @@ from calibrant.assessment import apply_to_file
 
 @pytest.fixture(scope="module")
 def labels() -> Predictions:
-    g = torch.Generator().manual_seed(0)
-    z = torch.randn(100, 2, generator=g, dtype=torch.float64)
-    return Predictions.multilabel(2 * z + 1, torch.bernoulli(z.sigmoid(), generator=g), names=["fever", "cough"])
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(100, 2))
+    return Predictions.multilabel(2 * z + 1, rng.binomial(1, expit(z)), names=["fever", "cough"])
 
 
-def write_table(path: Path) -> tuple[Path, torch.Tensor]:
-    scores = torch.tensor([[0.5, -1.0], [2.0, 3.0]], dtype=torch.float64)
-    polars.DataFrame({"logit_fever": scores[:, 0].numpy(), "logit_cough": scores[:, 1].numpy()}).write_csv(path)
+def write_table(path: Path) -> tuple[Path, np.ndarray]:
+    scores = np.array([[0.5, -1.0], [2.0, 3.0]])
+    polars.DataFrame(scores, ["logit_fever", "logit_cough"]).write_csv(path)
     return path, scores
 
 
@@ -34,9 +34,8 @@ def test_two_columns_are_labels_for_a_multilabel_calibrator(labels, name, tmp_pa
     apply_to_file(str(tmp_path / "c.safetensors"), path, tmp_path / "out.csv")
     out = polars.read_csv(tmp_path / "out.csv")
     assert out.columns[2:] == ["calibrated_prob_fever", "calibrated_prob_cough"]
-    p = Predictions.multilabel(scores, torch.zeros(2, 2), names=["fever", "cough"]).apply(fitted)
-    expected = torch.as_tensor(p.logits).softmax(1)[:, 1].view(2, 2)
-    torch.testing.assert_close(torch.tensor(out[:, 2:].rows(), dtype=torch.float64), expected)
+    p = Predictions.multilabel(scores, np.zeros((2, 2)), names=["fever", "cough"]).apply(fitted)
+    np.testing.assert_allclose(out[:, 2:].to_numpy(), softmax(p.logits, 1)[:, 1].reshape(2, 2))
 
 
 def test_two_columns_are_classes_for_a_class_calibrator(labels, tmp_path):
@@ -62,14 +61,12 @@ def test_existing_column_of_predictions_is_kept(labels, tmp_path):
 @pytest.mark.parametrize("kind", ["prob", "logit"])
 @pytest.mark.parametrize("has_names", [False, True])
 def test_ten_classes_are_refused_by_a_calibrator_of_two(kind, has_names, tmp_path):
-    g = torch.Generator().manual_seed(1)
-    z = torch.randn(50, 2, generator=g, dtype=torch.float64)
-    p = Predictions(z, torch.randint(0, 2, (50,), generator=g), class_names=["no", "yes"] if has_names else None)
+    rng = np.random.default_rng(1)
+    p = Predictions(rng.normal(size=(50, 2)), rng.integers(0, 2, 50), class_names=["no", "yes"] if has_names else None)
     calibrators.save(calibrators.fit("Platt", p), tmp_path / "c.safetensors", fitted_on=p)
-    scores = torch.randn(20, 10, generator=g, dtype=torch.float64)
-    scores = scores.softmax(1) if kind == "prob" else scores
-    frame = polars.DataFrame({f"{kind}_{i}": column.numpy() for i, column in enumerate(scores.T)})
-    frame.write_csv(tmp_path / "new.csv")
+    scores = rng.normal(size=(20, 10))
+    scores = softmax(scores, 1) if kind == "prob" else scores
+    polars.DataFrame(scores, [f"{kind}_{i}" for i in range(10)]).write_csv(tmp_path / "new.csv")
     with refused("num_classes"):
         apply_to_file(str(tmp_path / "c.safetensors"), tmp_path / "new.csv", tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
@@ -86,7 +83,7 @@ def test_columns_that_do_not_sum_to_1_are_multilabel(tmp_path):
 def test_single_logits_in_the_unit_interval_require_are_logits(tmp_path):
     scores = np.linspace(0.1, 0.9, 9)
     np.savez(tmp_path / "new.npz", logits=scores)
-    calibrator = calibrators.Temperature(torch.tensor(2.0))
+    calibrator = calibrators.Temperature(2.0)
     with refused("probs_as_logits"):
         apply_to_file(calibrator, tmp_path / "new.npz", tmp_path / "out.npz")
     apply_to_file(calibrator, tmp_path / "new.npz", tmp_path / "out.npz", are_logits=True)
@@ -95,7 +92,7 @@ def test_single_logits_in_the_unit_interval_require_are_logits(tmp_path):
 
 
 def save_temperature(folder: Path) -> Path:
-    calibrators.save(calibrators.Temperature(torch.tensor(2.0)), folder / "t.safetensors")
+    calibrators.save(calibrators.Temperature(2.0), folder / "t.safetensors")
     return folder / "t.safetensors"
 
 

@@ -4,10 +4,10 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
-import torch
+from drawn import drawn_labels
 from evidence_checker import find_contradictions
-from torch import Tensor
 
 from calibrant import Predictions, assess, calibrators, metrics
 from calibrant.assessment import _sentences as sentences
@@ -16,10 +16,10 @@ from calibrant.assessment._choice import MAX_FEW_UNITS, has_few_labels, num_para
 FAST = ("Identity", "Temperature", "StructuredVector")
 
 
-def draw(n: int, seed: int, by: float, k: int = 3, clusters: Tensor | None = None) -> Predictions:
-    g = torch.Generator().manual_seed(seed)
-    z = 1.5 * torch.randn(n, k, generator=g, dtype=torch.float64)
-    return Predictions(by * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1), clusters=clusters)
+def draw(n: int, seed: int, by: float, k: int = 3, clusters: np.ndarray | None = None) -> Predictions:
+    rng = np.random.default_rng(seed)
+    z = 1.5 * rng.normal(size=(n, k))
+    return Predictions(by * z, drawn_labels(z, rng), clusters=clusters)
 
 
 def test_calibrated_model_with_few_labels_is_left_alone():
@@ -58,7 +58,7 @@ def test_many_labels_select_the_lowest_nll_if_it_is_better_by_more_than_a_standa
 
 
 def test_clusters_count_as_the_labels():
-    p = draw(600, 1, 1.0, clusters=torch.arange(600) // 20)
+    p = draw(600, 1, 1.0, clusters=np.arange(600) // 20)
     assert has_few_labels(p)
     assert not has_few_labels(Predictions(p.logits, p.labels))
 

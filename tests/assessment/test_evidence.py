@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from evidence_checker import find_contradictions, small_problem
 
 from calibrant import Predictions, assess, measure
@@ -36,7 +36,9 @@ def test_500_measurements_of_small_data_do_not_contradict_themselves():
     assert {seed: lines for seed, lines in lines_by_seed.items() if lines} == {}
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(5, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "seed", [1, pytest.param(16, marks=pytest.mark.slow), pytest.param(23, marks=pytest.mark.slow)]
+)
 def test_assessment_of_small_data_does_not_contradict_itself(seed):
     val, test = small_problem(seed), small_problem(seed + 1000)
     test = test if test.k == val.k and test.class_names == val.class_names else None
@@ -76,11 +78,10 @@ def test_tolerance_decides_between_no_evidence_and_too_little_data():
 
 def test_upper_bound_covers_the_true_error():
     """The L2 error of confidences 0.5 + d and 0.9 - d, with d = 0.04, is d; 5 % of the bounds may be smaller."""
-    g, too_small, draws, d = torch.Generator().manual_seed(0), 0, 40, 0.04
-    truth = torch.tensor([0.5, 0.9], dtype=torch.float64).repeat(50)
-    confidence = truth + torch.tensor([d, -d], dtype=torch.float64).repeat(50)
+    rng, too_small, draws, d = np.random.default_rng(0), 0, 40, 0.04
+    truth, confidence = np.tile([0.5, 0.9], 50), np.tile([0.5 + d, 0.9 - d], 50)
     for _ in range(draws):
-        table = measure(Predictions.from_confidence(confidence, (torch.rand(100, generator=g) < truth).long()))
+        table = measure(Predictions.from_confidence(confidence, rng.binomial(1, truth)))
         too_small += table.verdict.bound < d
     assert too_small <= 0.1 * draws
 

@@ -1,7 +1,8 @@
 """Infinite NLL after a probability of 0 came true: rows are counted, and the Brier score tests the change."""
 
+import numpy as np
 import pytest
-import torch
+from scipy.special import expit
 
 from calibrant import Predictions, assess, measure
 from calibrant.assessment import _sentences as sentences
@@ -10,12 +11,11 @@ from calibrant.metrics import Summary
 
 def draw_certain(n: int, *, weighted: bool = False) -> Predictions:
     """Return overconfident binary predictions, of which every hundredth is certain and wrong."""
-    g = torch.Generator().manual_seed(n)
-    s = torch.randn(n, generator=g, dtype=torch.float64)
-    y = torch.bernoulli(s.sigmoid(), generator=g).long()
-    z = torch.stack([0 * s, 4 * s], 1)
-    z[::100, 0], z[::100, 1], y[::100] = -torch.inf, 0.0, 0
-    return Predictions(z, y, torch.full((n,), 2.0).double() if weighted else None)
+    rng = np.random.default_rng(n)
+    s = rng.normal(size=n)
+    z, y = np.c_[0 * s, 4 * s], rng.binomial(1, expit(s))
+    z[::100, 0], z[::100, 1], y[::100] = -np.inf, 0.0, 0
+    return Predictions(z, y, np.full(n, 2.0) if weighted else None)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -2,31 +2,30 @@
 
 import numpy as np
 import pytest
-import torch
+from drawn import drawn_labels
 from refusals import refused
 
 from calibrant import Predictions, assess
 from calibrant._core.kernels.overlap import Overlap, Sketch, hash_rows
-from calibrant._core.tensors import logit_tensor
 from calibrant.assessment import load_checked_calibrator
 from calibrant.calibrators import Temperature, calibrate, origin, save
 
 
 def draw(n: int, seed: int, k: int = 3) -> Predictions:
-    g = torch.Generator().manual_seed(seed)
-    z = torch.randn(n, k, generator=g)
-    return Predictions(2 * z, torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1))
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, k)).astype(np.float32)
+    return Predictions(2 * z, drawn_labels(z, rng))
 
 
 def forest(n: int, seed: int, trees: int = 5) -> Predictions:
     """Return probabilities that are shares of a few trees, so that rows repeat."""
-    g = torch.Generator().manual_seed(seed)
-    p = torch.randint(0, trees + 1, (n,), generator=g) / trees
-    return Predictions.from_probs(p, (torch.rand(n, generator=g) < p).long())
+    rng = np.random.default_rng(seed)
+    p = rng.integers(0, trees + 1, n) / trees
+    return Predictions.from_probs(p, rng.binomial(1, p))
 
 
 def concatenate(*parts: Predictions) -> Predictions:
-    return Predictions(torch.cat([logit_tensor(p) for p in parts]), np.concatenate([p.labels for p in parts]))
+    return Predictions(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("logits", "labels")))
 
 
 def overlap(first: Predictions, second: Predictions) -> Overlap:
@@ -36,11 +35,11 @@ def overlap(first: Predictions, second: Predictions) -> Overlap:
 VAL, FRESH = draw(400, 0), draw(400, 1)
 LEAKS = {
     "the same": VAL,
-    "reversed": VAL[torch.arange(399, -1, -1)],
-    "permuted": VAL[torch.randperm(400, generator=torch.Generator().manual_seed(2))],
+    "reversed": VAL[np.arange(399, -1, -1)],
+    "permuted": VAL[np.random.default_rng(2).permutation(400)],
     "in double": VAL.double(),
     "a part": VAL[100:150],
-    "repeated": VAL[torch.arange(800) % 400],
+    "repeated": VAL[np.arange(800) % 400],
     "more": concatenate(FRESH, VAL),
     "half": concatenate(FRESH[:200], VAL[:200]),
     "few of many": concatenate(draw(4000, 3), VAL[:100]),
@@ -102,7 +101,7 @@ def test_repeated_values_are_not_a_leak(trees):
         first, second = forest(300, 2 * seed, trees), forest(300, 2 * seed + 1, trees)
         assert overlap(first, second).excess == 0
     if trees > 1:
-        assert overlap(first, first[torch.arange(299, -1, -1)]).excess == 1
+        assert overlap(first, first[np.arange(299, -1, -1)]).excess == 1
 
 
 @pytest.mark.parametrize("clipped", [(0.4, 0.5), (0.3, 0.7)])
@@ -110,10 +109,9 @@ def test_clipped_probabilities_are_not_a_leak(clipped):
     """One data set has more clipped probabilities than the other, as after a change of the label distribution."""
 
     def draw_clipped(share: float, seed: int) -> Predictions:
-        g = torch.Generator().manual_seed(seed)
-        p = torch.rand(3000, generator=g, dtype=torch.float64)
-        p = torch.where(torch.rand(3000, generator=g) < share, 1e-3, p)
-        return Predictions.from_probs(p, (torch.rand(3000, generator=g) < p).long())
+        rng = np.random.default_rng(seed)
+        p = np.where(rng.random(3000) < share, 1e-3, rng.random(3000))
+        return Predictions.from_probs(p, rng.binomial(1, p))
 
     fitted, evaluated = (draw_clipped(share, seed) for seed, share in enumerate(clipped))
     result = overlap(evaluated, fitted)
@@ -148,14 +146,14 @@ def test_sketch_of_a_large_set_estimates_overlap(monkeypatch):
 
 
 def test_hashes_depend_on_every_logit_and_the_label():
-    z = torch.randn(50, 5, generator=torch.Generator().manual_seed(0))
+    z = np.random.default_rng(0).normal(size=(50, 5)).astype(np.float32)
     y = np.zeros(50, dtype=np.int64)
     hashes = {tuple(hash_rows(z, y)), tuple(hash_rows(z, y + 1))}
     for j in range(5):
-        changed = z.clone()
+        changed = z.copy()
         changed[:, j] += 1e-3
-        hashes |= {tuple(hash_rows(changed, y)), tuple(hash_rows(changed.roll(1, 1), y))}
+        hashes |= {tuple(hash_rows(changed, y)), tuple(hash_rows(np.roll(changed, 1, 1), y))}
     assert len(hashes) == 12
     assert all(len(set(row)) == 50 for row in hashes)
-    assert tuple(hash_rows(z.double(), y)) in hashes
-    assert np.array_equal(hash_rows(z * 0, y), hash_rows(-z.abs() * 0, y))
+    assert tuple(hash_rows(z.astype(float), y)) in hashes
+    assert np.array_equal(hash_rows(z * 0, y), hash_rows(-abs(z) * 0, y))

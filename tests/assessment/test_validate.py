@@ -4,7 +4,6 @@ import json
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 from refusals import code_of
 from scipy.special import expit, logit
@@ -125,7 +124,8 @@ def test_units_are_drawn_as_a_whole():
 
 def test_estimators_are_cloned_and_take_data_frames():
     x, y = draw(200, 3, seed=6)
-    frame, words = pd.DataFrame(x, columns=list("abc")), np.where(y == 1, "sick", "healthy")
+    pandas = pytest.importorskip("pandas")
+    frame, words = pandas.DataFrame(x, columns=list("abc")), np.where(y == 1, "sick", "healthy")
     pipeline = make_pipeline(StandardScaler(), LogisticRegression())
     texts = []
     result = validate(pipeline, frame, words, repeats=5, progress=texts.append)

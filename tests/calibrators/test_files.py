@@ -6,16 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from calibrant.registry import CALIBRATORS
 from refusals import refused
-from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.numpy import save_file
 
 from calibrant import InputError, Predictions, __version__, calibrators
+from calibrant._core.arrays import read_arrays
 from calibrant._core.kernels.digests import arrays_digest
 from calibrant._core.kernels.roots import Certificate
-from calibrant._core.tensors import logit_tensor
 from calibrant.calibrators import HistogramBinning, Identity, Temperature, load, origin, save
 
 FIXTURES = Path(__file__).parent / "files"
@@ -51,7 +49,7 @@ class PairCalibrator:
 
 @pytest.fixture
 def fitted(calibrated_predictions):
-    return Temperature.fit(3 * logit_tensor(calibrated_predictions), calibrated_predictions.labels)
+    return Temperature.fit(3 * calibrated_predictions.logits, calibrated_predictions.labels)
 
 
 @pytest.fixture
@@ -60,25 +58,22 @@ def file(fitted, tmp_path):
     return tmp_path / "t.safetensors"
 
 
-def resealed(file, **changes) -> None:
-    """Change the metadata and update the checksum."""
-    with safe_open(file, "pt") as f:
-        meta = f.metadata() | changes
-        tensors = {key: f.get_tensor(key) for key in f.keys()}  # noqa: SIM118
+def resealed(file, array_changes=None, **changes) -> None:
+    """Change arrays and the metadata, and update the checksum."""
+    arrays, meta = read_arrays(file)
+    arrays, meta = arrays | (array_changes or {}), meta | changes
     del meta["sha256"]
-    save_file(tensors, file, meta | {"sha256": arrays_digest(meta, tensors)})
+    save_file(arrays, file, meta | {"sha256": arrays_digest(meta, arrays)})
 
 
 def test_calibrator_round_trips_bit_for_bit(fitted, file, calibrated_predictions):
     back = load(file)
     assert same(fitted, back)
-    assert np.array_equal(back(logit_tensor(calibrated_predictions)), fitted(logit_tensor(calibrated_predictions)))
+    assert np.array_equal(back(calibrated_predictions.logits), fitted(calibrated_predictions.logits))
 
 
 def test_bins_with_nan_round_trip(calibrated_predictions, tmp_path):
-    sparse = HistogramBinning.fit(
-        logit_tensor(calibrated_predictions)[:40] * 9, calibrated_predictions.labels[:40], bins=40
-    )
+    sparse = HistogramBinning.fit(calibrated_predictions.logits[:40] * 9, calibrated_predictions.labels[:40], bins=40)
     assert np.isnan(sparse.accuracy).any()
     save(sparse, tmp_path / "h")
     assert same(sparse, load(tmp_path / "h"))
@@ -89,23 +84,21 @@ def test_nested_custom_calibrators_round_trip(fitted, tmp_path, calibrated_predi
     save(pair, tmp_path / "b")
     back = load(tmp_path / "b", extra_classes=[PairCalibrator])
     assert same(pair, back)
-    assert np.array_equal(
-        back.members[2](logit_tensor(calibrated_predictions)), fitted(logit_tensor(calibrated_predictions))
-    )
+    assert np.array_equal(back.members[2](calibrated_predictions.logits), fitted(calibrated_predictions.logits))
     with refused("unknown_class", "extra_classes=[PairCalibrator]"):
         load(tmp_path / "b")
 
 
 def test_views_and_float32_round_trip(tmp_path):
-    base = torch.arange(6.0)
+    base = np.arange(6, dtype=np.float32)
     save(HistogramBinning(base[::2], base[1::2]), tmp_path / "v")
-    assert same(load(tmp_path / "v"), HistogramBinning(torch.tensor([0.0, 2, 4]), torch.tensor([1.0, 3, 5])))
+    assert same(load(tmp_path / "v"), HistogramBinning(np.array([0.0, 2, 4]), np.array([1.0, 3, 5])))
 
 
 def test_origin_reads_the_metadata(fitted, calibrated_predictions, tmp_path):
     save(fitted, tmp_path / "a")
     info = origin(tmp_path / "a")
-    data = Predictions(3 * logit_tensor(calibrated_predictions), calibrated_predictions.labels)
+    data = Predictions(3 * calibrated_predictions.logits, calibrated_predictions.labels)
     assert (info.calibrator, info.fitted_on, info.calibrant) == ("Temperature", (data.digest,), __version__)
     with refused("fitted_on_same"):
         calibrators.calibrate(load(tmp_path / "a"), data)
@@ -120,8 +113,8 @@ def test_origin_reads_the_metadata(fitted, calibrated_predictions, tmp_path):
 def test_files_of_earlier_versions_are_read(path):
     """A JSON file beside each fixture has the logits and the output of that version."""
     expected = json.loads(path.with_suffix(".json").read_text())
-    answer = load(path)(torch.tensor(expected["logits"], dtype=torch.float64))
-    torch.testing.assert_close(answer, torch.tensor(expected["answer"], dtype=torch.float64), rtol=1e-12, atol=1e-12)
+    answer = load(path)(np.array(expected["logits"], dtype=float))
+    np.testing.assert_allclose(answer, expected["answer"], rtol=1e-12, atol=1e-12)
 
 
 def test_there_are_fixtures():
@@ -151,7 +144,7 @@ def test_other_files_are_refused(tmp_path):
     path.write_bytes(b"")
     with refused("unreadable"):
         load(path)
-    save_file({"weight": torch.zeros(3)}, path)
+    save_file({"weight": np.zeros(3)}, path)
     with refused("not_a_calibrator"):
         load(path)
     Predictions([[0.0, 2.0]], [1]).save(tmp_path / "p.safetensors")
@@ -182,18 +175,14 @@ def test_forged_description_is_refused(file, tree, code):
 
 def test_tensors_that_a_class_does_not_declare_are_refused(tmp_path, calibrated_predictions):
     """Every tensor in turn is replaced by NaN, an empty tensor, and other shapes."""
-    k = logit_tensor(calibrated_predictions).shape[1]
     for name in ("Vector", "StructuredMatrix", "SharedIsotonic", "Monotone", "EnsembleTemperature"):
         file = tmp_path / name
         save(calibrators.fit(name, calibrated_predictions[:200]), file)
-        with safe_open(file, "pt") as f:
-            meta = f.metadata()
-            tensors = {key: f.get_tensor(key) for key in f.keys()}  # noqa: SIM118
-        del meta["sha256"]
-        for key, value in tensors.items():
-            for bad in (value * math.nan, value[..., None], value.new_zeros(0), torch.zeros(k + 1).double()):
-                changed = tensors | {key: bad}
-                save_file(changed, file, meta | {"sha256": arrays_digest(meta, changed)})
+        arrays = read_arrays(file)[0]
+        for key, value in arrays.items():
+            of_wrong_shape = value[..., None], value.ravel()[:0], np.zeros(calibrated_predictions.k + 1)
+            for bad in (np.asarray(value * math.nan), *of_wrong_shape):
+                resealed(file, arrays | {key: bad})
                 with pytest.raises(InputError) as caught:
                     load(file)
                 assert caught.value.code in ("field_value", "parts_mismatch", "file_content"), str(caught.value)
@@ -220,12 +209,7 @@ def test_malformed_description_is_refused(file, text, code):
 
 def test_tensors_of_inconsistent_lengths_are_refused(tmp_path, calibrated_predictions):
     save(calibrators.Isotonic.fit(calibrated_predictions[:200]), tmp_path / "i")
-    with safe_open(tmp_path / "i", "pt") as f:
-        meta, start = f.metadata(), f.get_tensor(".start")
-        tensors = {key: f.get_tensor(key) for key in f.keys()}  # noqa: SIM118
-    del meta["sha256"]
-    changed = tensors | {".start": start[:1]}
-    save_file(changed, tmp_path / "i", meta | {"sha256": arrays_digest(meta, changed)})
+    resealed(tmp_path / "i", {".start": read_arrays(tmp_path / "i")[0][".start"][:1]})
     with refused("parts_mismatch"):
         load(tmp_path / "i")
 

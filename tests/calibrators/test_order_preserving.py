@@ -2,27 +2,25 @@
 
 import numpy as np
 import pytest
-import torch
+from drawn import drawn_labels
 from scipy import optimize
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 
 from calibrant import Predictions, metrics
-from calibrant._core.tensors import logit_tensor
 from calibrant.calibrators import IntraOrderPreserving, Monotone, Temperature
 from calibrant.calibrators._order_preserving import SHRINKAGE
 
 
-def random_logits(n: int, k: int, seed: int) -> torch.Tensor:
-    return 2 * torch.randn(n, k, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+def random_logits(n: int, k: int, seed: int) -> np.ndarray:
+    return 2 * np.random.default_rng(seed).standard_normal((n, k))
 
 
 def bent_by_row(n: int, k: int, seed: int) -> tuple[Predictions, float]:
     """Draw logits whose right slope depends on the distance of the first two classes, and the NLL of the truth."""
     z = random_logits(n, k, seed)
-    first, second = z.topk(2).values.T
-    slope = 0.4 + 1.1 * ((first - second) / 2).clamp(0, 1)
-    truth = z * slope[:, None]
-    labels = torch.multinomial(truth.softmax(-1), 1, generator=torch.Generator().manual_seed(seed + 1)).squeeze(1)
+    second, first = np.sort(z)[:, -2:].T
+    truth = z * (0.4 + 1.1 * np.clip((first - second) / 2, 0, 1))[:, None]
+    labels = drawn_labels(truth, np.random.default_rng(seed + 1))
     return Predictions(z, labels), float(metrics.nll(truth, labels))
 
 
@@ -34,18 +32,18 @@ def fitted() -> IntraOrderPreserving:
 def test_the_order_of_all_classes_is_preserved_and_ties_remain_ties(fitted):
     z = 3 * random_logits(5000, 6, 7)
     assert np.array_equal(fitted(z).argsort(-1), z.argsort(-1))
-    assert bool((fitted.slopes > 0).all())
+    assert (fitted.slopes > 0).all()
     tied = z.round()
     equal = tied[:, :, None] == tied[:, None, :]
     mapped = fitted(tied)
-    assert bool((mapped[:, :, None] == mapped[:, None, :])[equal].all())
+    assert (mapped[:, :, None] == mapped[:, None, :])[equal].all()
 
 
 def test_much_smoothness_gives_the_monotone_map():
     data, _ = bent_by_row(1000, 5, 2)
     z = random_logits(500, 5, 9)
-    smooth = IntraOrderPreserving.fit(data, smoothness=1e9)(z).softmax(-1)
-    torch.testing.assert_close(smooth, Monotone.fit(data)(z).softmax(-1), rtol=0, atol=1e-6)
+    smooth = softmax(IntraOrderPreserving.fit(data, smoothness=1e9)(z), 1)
+    np.testing.assert_allclose(smooth, softmax(Monotone.fit(data)(z), 1), rtol=0, atol=1e-6)
 
 
 def map_row(v: np.ndarray, knots: np.ndarray, slopes: np.ndarray) -> np.ndarray:
@@ -63,12 +61,12 @@ def map_row(v: np.ndarray, knots: np.ndarray, slopes: np.ndarray) -> np.ndarray:
 def test_map_and_optimum_are_those_of_the_definition():
     data, _ = bent_by_row(300, 4, 4)
     fitted = IntraOrderPreserving.fit(data, ranks=2, knots=3, smoothness=2.0)
-    v = -log_softmax(fitted.monotone(logit_tensor(data)).numpy(), 1)
+    v = -log_softmax(fitted.monotone(data.logits), 1)
     knots, slopes, y = fitted.knots, fitted.slopes, data.labels
     contexts = np.stack([np.sort(v)[:, 1] - np.sort(v)[:, 0], v.mean(1)])
     assert np.allclose(knots, np.quantile(contexts, [0, 0.5, 1], axis=1).T)
     expected = log_softmax(-np.stack([map_row(row, knots, slopes) for row in v]), 1)
-    assert np.allclose(fitted(logit_tensor(data)).log_softmax(-1).numpy(), expected, atol=1e-10)
+    assert np.allclose(log_softmax(fitted(data.logits), 1), expected, atol=1e-10)
 
     # the new logits are linear in the slopes: one unit slope at a time
     units = np.eye(12).reshape(12, 2, 2, 3)
@@ -98,7 +96,7 @@ def test_slopes_that_differ_by_row_are_recovered():
 
 def test_little_is_lost_where_a_temperature_is_the_truth():
     z = random_logits(21000, 10, 12)
-    labels = torch.multinomial((z / 2).softmax(-1), 1, generator=torch.Generator().manual_seed(13)).squeeze(1)
+    labels = drawn_labels(z / 2, np.random.default_rng(13))
     data, fresh = Predictions(z[:1000], labels[:1000]), Predictions(z[1000:], labels[1000:])
     after = [float(metrics.nll(fresh.apply(cls.fit(data)))) for cls in (IntraOrderPreserving, Temperature)]
     assert after[0] < after[1] + 0.004

@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
+from drawn import drawn_labels
 from refusals import refused
 from scipy import optimize, special
+from scipy.special import log_softmax, softmax
 
 from calibrant import Predictions, metrics
 from calibrant._core.kernels.solvers import newton
-from calibrant._core.tensors import logit_tensor
 from calibrant.calibrators import (
     Beta,
     BiasCorrectedTemperature,
@@ -43,7 +43,7 @@ def dirichlet(n, k, seed=0, alpha=0.3, slope=1.0, scale=1.0, shift=0.0):
 
 
 def nll(fitted, predictions) -> float:
-    return float(metrics.nll(fitted(logit_tensor(predictions)), predictions.labels))
+    return float(metrics.nll(fitted(predictions.logits), predictions.labels))
 
 
 @pytest.mark.parametrize(
@@ -59,21 +59,21 @@ def nll(fitted, predictions) -> float:
         Monotone,
     ],
 )
-def test_gradients_pass_through_fitted_maps(fit):
+def test_gradients_pass_through_fitted_maps(torch, fit):
     data, _ = dirichlet(200, 4, slope=1.7)
-    fitted, z = fit.fit(data), torch.as_tensor(logit_tensor(data)[:5]).clone().requires_grad_()
+    fitted, z = fit.fit(data), torch.tensor(data.logits[:5], requires_grad=True)
     assert torch.autograd.gradcheck(lambda z: fitted(z).log_softmax(-1), z)
 
 
 # Temperature
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_large_data_are_solved_exactly(dtype):
     data, _ = dirichlet(16000, 100, slope=0.6)
-    logits = logit_tensor(data).to(dtype)
+    logits = data.logits.astype(dtype)
     result = fit_nll_temperature(Predictions(logits, data.labels))
-    z = logits.double()
+    z = logits.astype(float)
 
     def loss(u):
         return float(metrics.nll(z * math.exp(-math.log(result.temperature) + u), data.labels))
@@ -92,7 +92,7 @@ def test_temperature_finds_the_truth_within_its_standard_error():
 @pytest.mark.parametrize("scale", [1e-30, 1e-10, 1.0, 1e30])
 @pytest.mark.parametrize("n", [50, 40000])
 def test_separable_data_are_recognized_at_any_scale(scale, n):
-    z = scale * torch.randn(n, 10, generator=torch.Generator().manual_seed(0)).double()
+    z = scale * np.random.default_rng(0).standard_normal((n, 10))
     result = Temperature.fit(z, z.argmax(-1)).certificate
     assert result.separable
     assert 0 <= result.after < 1e-9
@@ -101,15 +101,15 @@ def test_separable_data_are_recognized_at_any_scale(scale, n):
 @pytest.mark.parametrize("scale", [1e-100, 1e-10, 1e100])
 def test_temperature_scales_with_the_logits(scale):
     data, _ = dirichlet(500, 4, slope=1.5)
-    once, scaled = Temperature.fit(data), Temperature.fit(scale * logit_tensor(data).double(), data.labels)
+    once, scaled = Temperature.fit(data), Temperature.fit(scale * data.logits, data.labels)
     assert scaled.temperature == pytest.approx(scale * once.temperature, rel=1e-9)
 
 
 @pytest.mark.parametrize("k", [3, 300])
 def test_certificate_of_a_temperature_counts_ties_as_the_metrics_do(k):
-    z = torch.arange(500 * k).reshape(500, k).sin().mul(3).round()  # many equal logits
-    y = z.argmax(1).where(torch.arange(500) % 3 > 0, torch.arange(500) % k)
-    p = Predictions(z, y, torch.arange(500) % 4 + 0.5)
+    rows = np.arange(500)
+    z = (3 * np.sin(np.arange(500 * k))).round().reshape(500, k)  # many equal logits
+    p = Predictions(z, np.where(rows % 3 > 0, z.argmax(1), rows % k), rows % 4 + 0.5)
     certificate = Temperature.fit(p).certificate
     assert certificate.accuracy_before == pytest.approx(float(metrics.accuracy(p)), rel=1e-12)
     assert certificate.nll_before == pytest.approx(float(metrics.nll(p)), rel=1e-12)
@@ -117,8 +117,8 @@ def test_certificate_of_a_temperature_counts_ties_as_the_metrics_do(k):
 
 def test_impossible_labels_are_left_out_of_the_temperature():
     data, _ = dirichlet(300, 4, slope=2.0)
-    logits = logit_tensor(data).clone()
-    logits[range(5), data.labels[:5]] = -torch.inf
+    logits = data.logits.copy()
+    logits[range(5), data.labels[:5]] = -np.inf
     fitted = Temperature.fit(logits, data.labels)
     assert fitted.temperature == pytest.approx(Temperature.fit(data[5:]).temperature, rel=1e-9)
     assert fitted.certificate.after == math.inf
@@ -141,19 +141,19 @@ EQUIVARIANT = [
 @pytest.mark.parametrize("cls", EQUIVARIANT)
 def test_scaled_logits_give_the_same_probabilities(cls, c):
     data, _ = dirichlet(400, 4, slope=1.5, shift=np.array([0.3, 0, -0.2, 0]))
-    once, scaled = cls.fit(data), cls.fit(c * logit_tensor(data), data.labels)
+    once, scaled = cls.fit(data), cls.fit(c * data.logits, data.labels)
     if cls is Temperature:
         assert scaled.temperature == pytest.approx(c * once.temperature, rel=1e-9)
-    gap = once(logit_tensor(data)).softmax(-1) - scaled(c * logit_tensor(data)).softmax(-1)
-    assert gap.abs().max() < 2e-5
+    gap = softmax(once(data.logits), 1) - softmax(scaled(c * data.logits), 1)
+    assert abs(gap).max() < 2e-5
 
 
 @pytest.mark.parametrize("c", [1e-2, 0.1, 10.0, 100.0])
 @pytest.mark.parametrize("cls", [Platt, Quadratic])
 def test_scaled_scores_give_the_same_probabilities(cls, c):
     data, _ = dirichlet(400, 2, slope=1.5, shift=np.array([0.3, 0]))
-    gap = cls.fit(data)(logit_tensor(data)) - cls.fit(c * logit_tensor(data), data.labels)(c * logit_tensor(data))
-    assert gap.abs().max() < 1e-3
+    gap = cls.fit(data)(data.logits) - cls.fit(c * data.logits, data.labels)(c * data.logits)
+    assert abs(gap).max() < 1e-3
 
 
 # Affine maps
@@ -175,7 +175,7 @@ def test_vector_scaling_is_the_maximum_likelihood():
 def test_ridges_are_those_of_structured_scaling_on_logits_of_unit_scale(ridge):
     data, _ = dirichlet(200, 3, slope=2.0, scale=np.array([0.7, 1.0, 1.4]), shift=np.array([0.5, 0, -0.5]))
     t = Temperature.fit(data).temperature
-    x, y = logit_tensor(data).double().numpy() / t, data.labels
+    x, y = data.logits / t, data.labels
 
     def nll_of(s):
         return (np.log(np.exp(s - s.max(1, keepdims=True)).sum(1)) + s.max(1) - s[np.arange(200), y]).mean()
@@ -213,7 +213,7 @@ def test_bias_corrected_temperature_finds_the_truth():
     data, _ = dirichlet(20000, 3, slope=2.0, shift=shift)
     fitted = BiasCorrectedTemperature.fit(data)
     assert fitted.temperature == pytest.approx(2.0, abs=0.06)
-    assert np.allclose(fitted.bias - fitted.bias.mean(), -torch.from_numpy(shift), atol=0.06)
+    assert np.allclose(fitted.bias - fitted.bias.mean(), -shift, atol=0.06)
 
 
 @pytest.mark.parametrize("cls", [Matrix, Dirichlet])
@@ -229,7 +229,7 @@ def test_heavy_penalty_leaves_only_the_diagonal_and_zero_is_refused(cls):
     with refused("setting_range"):
         cls.fit(data, penalty=0.0)
     with refused("many_classes"):
-        cls.fit(torch.zeros(2, 1001), torch.zeros(2, dtype=torch.int64))
+        cls.fit(np.zeros((2, 1001)), [0, 0])
 
 
 @pytest.mark.parametrize("cls", [Matrix, Dirichlet])
@@ -245,20 +245,20 @@ def test_selected_penalty_prevents_overfitting_with_many_classes(cls):
 @pytest.mark.parametrize("penalty", [0.1, 0.01])
 def test_matrix_is_fitted_although_the_objective_is_flat_at_the_identity(penalty):
     """Very overconfident predictions with rare classes have a small curvature at the identity."""
-    g = torch.Generator().manual_seed(0)
-    z = torch.randn(1000, 10, generator=g, dtype=torch.float64) * 3 - torch.linspace(0, 8, 10).double()
-    labels = torch.multinomial(z.softmax(-1), 1, generator=g).squeeze(1)
+    rng = np.random.default_rng(0)
+    z = 3 * rng.standard_normal((1000, 10)) - np.linspace(0, 8, 10)
+    labels = drawn_labels(z, rng)
     result = Dirichlet.fit(6 * z, labels, penalty=penalty).certificate
     assert result.before > 2
-    assert result.after < 0.65
+    assert result.after < metrics.nll(z, labels) - 0.03  # 110 parameters gain about 110 / 2000 in sample
 
 
 @pytest.mark.parametrize("penalty", [1e-2, 1e-4])
 def test_matrix_is_fitted_with_impossible_classes(penalty):
-    g = torch.Generator().manual_seed(0)
-    z = 3 * torch.randn(1000, 10, generator=g, dtype=torch.float64)
-    labels = torch.multinomial((z / 2).softmax(-1), 1, generator=g).squeeze(1).clamp_min(2)
-    z[:, :2] = -torch.inf
+    rng = np.random.default_rng(0)
+    z = 3 * rng.standard_normal((1000, 10))
+    labels = np.maximum(drawn_labels(z / 2, rng), 2)
+    z[:, :2] = -np.inf
     fitted = Matrix.fit(z, labels, penalty=penalty)
     assert fitted.certificate.status == "converged"
     assert fitted.certificate.after < fitted.certificate.before
@@ -267,38 +267,37 @@ def test_matrix_is_fitted_with_impossible_classes(penalty):
 def test_dirichlet_of_two_classes_is_beta_calibration():
     """Kull et al. (2019), section 2.2: Dirichlet calibration generalizes beta calibration."""
     data, _ = dirichlet(800, 2, slope=2.0, alpha=1.0, shift=np.array([0.5, 0]))
-    gap = Dirichlet.fit(data, penalty=1e-7)(logit_tensor(data)).softmax(-1) - Beta.fit(data, monotone=False)(
-        logit_tensor(data)
-    ).softmax(-1)
-    assert gap.abs().max() < 2e-3
+    maps = Dirichlet.fit(data, penalty=1e-7), Beta.fit(data, monotone=False)
+    np.testing.assert_allclose(*(softmax(fitted(data.logits), 1) for fitted in maps), rtol=0, atol=2e-3)
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (5, 5)])
 def test_affine_fit_agrees_with_another_solver(shape):
-    """Compare with BFGS on gradients by autograd; log-probabilities are highly correlated."""
+    """Compare with BFGS on gradients of the definition; log-probabilities are highly correlated."""
     data, _ = dirichlet(2000, 5, slope=1.5, scale=np.array([0.7, 1, 1, 1, 1.4]), shift=np.array([1, 0, 0, 0, -1.0]))
-    x, labels = logit_tensor(data).log_softmax(-1), torch.from_numpy(data.labels)
-    identity = torch.eye(5, dtype=torch.float64) if len(shape) == 2 else torch.ones(shape, dtype=torch.float64)
-    ridge = 1e-3 * (1 + torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    x, one_hot = log_softmax(data.logits, 1), np.eye(5)[data.labels]
+    identity = np.eye(5) if len(shape) == 2 else np.ones(shape)
+    ridge = 1e-3 * (1 + np.random.default_rng(0).random(shape))
 
     def loss(t):
-        t = torch.from_numpy(t).requires_grad_()
-        w, c = t[:-5].view(shape), t[-5:]
-        s = (x @ w.mT if w.ndim == 2 else x * w) + c
-        value = torch.nn.functional.cross_entropy(s, labels) + (ridge * (w - identity) ** 2).sum() + 1e-3 * (c**2).sum()
-        return value.item(), torch.autograd.grad(value, t)[0].numpy()
+        w, c = t[:-5].reshape(shape), t[-5:]
+        s = (x @ w.T if w.ndim == 2 else x * w) + c
+        value = -(log_softmax(s, 1) * one_hot).sum(1).mean() + (ridge * (w - identity) ** 2).sum() + 1e-3 * (c**2).sum()
+        change = (softmax(s, 1) - one_hot) / len(x)  # derivatives of the NLL in s
+        slope = change.T @ x if w.ndim == 2 else (change * x).sum(None if w.ndim == 0 else 0)
+        return value, np.r_[(slope + 2 * ridge * (w - identity)).ravel(), change.sum(0) + 2e-3 * c]
 
-    result = fit_affine(Predictions(x, data.labels), identity.numpy(), ridge.numpy(), 1e-3)
+    result = fit_affine(Predictions(x, data.labels), identity, ridge, 1e-3)
     at = np.r_[result.weight.reshape(-1), result.bias]
     best = optimize.minimize(
-        loss, np.r_[identity.reshape(-1), np.zeros(5)], jac=True, method="BFGS", options={"gtol": 1e-8}
+        loss, np.r_[identity.ravel(), np.zeros(5)], jac=True, method="BFGS", options={"gtol": 1e-8}
     )
     value, slope = loss(at)
     assert value == pytest.approx(best.fun, abs=1e-9)
     assert np.allclose(at, best.x, atol=5e-4)
     assert np.abs(slope).max() < 1e-5  # the search ends at 1e-6 in its own coordinates
     assert result.iterations <= (160 if len(shape) == 2 else 45)
-    again = fit_affine(Predictions(x, data.labels), identity.numpy(), ridge.numpy(), 1e-3, result)
+    again = fit_affine(Predictions(x, data.labels), identity, ridge, 1e-3, result)
     assert again.iterations <= 3
     assert np.allclose(np.r_[again.weight.reshape(-1), again.bias], best.x, atol=5e-4)
 
@@ -319,10 +318,9 @@ def test_affine_iterations_count_the_newton_step_of_every_round(monkeypatch):
     monkeypatch.setattr(_affine_solver, "MAX_STEPS_PER_ROUND", 2)
     monkeypatch.setattr(_affine_solver, "minimize", counting_minimize)
     monkeypatch.setattr(_affine_solver._Problem, "finish", counting_finish)
-    g = torch.Generator().manual_seed(0)
-    x = torch.randn(300, 3, generator=g, dtype=torch.float64)
-    labels = torch.multinomial((3 * x).softmax(1), 1, generator=g).squeeze(1)
-    fit = fit_affine(Predictions(x, labels), np.eye(3), 0.0, 0.0, min_ridge=1e-9)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((300, 3))
+    fit = fit_affine(Predictions(x, drawn_labels(3 * x, rng)), np.eye(3), 0.0, 0.0, min_ridge=1e-9)
     assert len(rounds) > 1
     assert fit.iterations == sum(evaluations) + len(rounds)
 
@@ -387,16 +385,14 @@ def test_refitted_temperature_repairs_underconfidence():
     data, fresh = draw(n), draw(10000)
     structured, repaired = StructuredMatrix.fit(data), StructuredMatrix.fit(data, refit_temperature=True)
     assert repaired.final < 0.9
-    assert metrics.ece(repaired(logit_tensor(fresh)), fresh.labels) < 0.5 * metrics.ece(
-        structured(logit_tensor(fresh)), fresh.labels
-    )
+    assert metrics.ece(fresh.apply(repaired)) < 0.5 * metrics.ece(fresh.apply(structured))
     assert nll(repaired, fresh) < nll(structured, fresh) - 0.005
 
 
 def test_smoothed_temperature_is_the_rule_of_succession_if_every_example_is_right():
-    logits = torch.eye(4).repeat(5, 1) * 3
-    fitted = SmoothedTemperature.fit(logits, logits.argmax(-1))
-    assert fitted(logits).double().exp().max().item() == pytest.approx((20 + 1 / 4) / 21, rel=1e-6)
+    logits = np.tile(3 * np.eye(4), (5, 1))
+    fitted = SmoothedTemperature.fit(logits, logits.argmax(1))
+    assert np.exp(fitted(logits)).max() == pytest.approx((20 + 1 / 4) / 21, rel=1e-6)
 
 
 @pytest.mark.shared
@@ -416,16 +412,15 @@ def test_one_piece_is_temperature_scaling():
     data, _ = dirichlet(500, 5, slope=2.0)
     fitted = Monotone.fit(data, pieces=1)
     assert fitted.slopes.item() == pytest.approx(1.0, abs=1e-5)
-    assert np.allclose(
-        fitted(logit_tensor(data)).softmax(-1), Temperature.fit(data)(logit_tensor(data)).softmax(-1), atol=1e-5
-    )
+    after = [softmax(map_(data.logits), 1) for map_ in (fitted, Temperature.fit(data))]
+    assert np.allclose(*after, atol=1e-5)
 
 
 def test_monotone_map_has_the_optimum_of_its_definition():
     data, _ = dirichlet(300, 3, slope=1.5)
-    bent = Predictions(logit_tensor(data).log_softmax(-1).neg().pow(1.4).neg(), data.labels)
+    bent = Predictions(-((-log_softmax(data.logits, 1)) ** 1.4), data.labels)
     fitted = Monotone.fit(bent, pieces=3)
-    v = -(logit_tensor(bent) / fitted.temperature).log_softmax(-1).numpy()
+    v = -log_softmax(bent.logits / fitted.temperature, 1)
     ends = [*fitted.knots.tolist(), np.inf]
     lengths = np.stack([np.clip(np.minimum(v, b) - a, 0, None) for a, b in pairwise(ends)])
     y = bent.labels
@@ -441,8 +436,8 @@ def test_monotone_map_has_the_optimum_of_its_definition():
 
 
 def test_newton_finds_the_minimum_within_bounds():
-    g = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(shape, dtype=torch.float64, generator=g).numpy() for shape in ((40, 4), (4,)))
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((40, 4)), rng.standard_normal(4)
 
     def f(x):  # softplus of lines, and a square
         s = special.expit(a @ x)
@@ -454,17 +449,16 @@ def test_newton_finds_the_minimum_within_bounds():
         result = newton(f, np.full(4, 30.0), lower=lower)
         best = optimize.minimize(lambda x: f(x)[0], np.ones(4), bounds=[(low, None)] * 4)
         assert result.value <= best.fun + 1e-12
-        assert result.gradient < 1e-9
+        assert result.gradient**2 < 2e-14 * np.linalg.norm(f(result.x)[2], 2)  # ends at a predicted gain of 1e-14
         assert result.evaluations < 20
         assert (result.x >= lower).all()
 
 
 @pytest.mark.slow
 def test_monotone_map_takes_few_passes_over_many_classes():
-    g = torch.Generator().manual_seed(0)
-    z = 2 * torch.randn(200, 10_000, generator=g)
-    data = Predictions(1.5 * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1))
-    certificate = Monotone.fit(data).certificate
+    rng = np.random.default_rng(1)
+    z = 2 * rng.standard_normal((200, 10_000), dtype=np.float32)
+    certificate = Monotone.fit(1.5 * z, drawn_labels(z, rng)).certificate
     assert certificate.status == "converged"
     assert certificate.iterations < 12
 
@@ -473,7 +467,7 @@ def test_monotone_map_costs_little_where_temperature_is_the_truth_and_gains_wher
     data, _ = dirichlet(1000, 10, 0, 0.1, slope=2.0)
     fresh, bayes = dirichlet(20000, 10, 1, 0.1, slope=2.0)
     assert nll(Monotone.fit(data), fresh) - bayes < 0.003
-    bend = [Predictions(-(-logit_tensor(p).log_softmax(-1)).pow(1.5), p.labels) for p in (data, fresh)]
+    bend = [Predictions(-((-log_softmax(p.logits, 1)) ** 1.5), p.labels) for p in (data, fresh)]
     assert nll(Monotone.fit(bend[0]), bend[1]) < nll(Temperature.fit(bend[0]), bend[1]) - 0.005
 
 
@@ -484,9 +478,9 @@ def test_platt_scaling_agrees_with_scikit_learn():
     from sklearn.calibration import _SigmoidCalibration
 
     data, _ = dirichlet(500, 2, slope=2.0, shift=np.array([0.4, 0]))
-    s = (logit_tensor(data)[:, 1] - logit_tensor(data)[:, 0]).numpy()
+    s = data.logits[:, 1] - data.logits[:, 0]
     theirs = _SigmoidCalibration().fit(s, data.labels).predict(s)
-    ours = Platt.fit(data)(logit_tensor(data)).softmax(-1)[:, 1].numpy()
+    ours = softmax(Platt.fit(data)(data.logits), 1)[:, 1]
     assert np.abs(ours - theirs).max() < 2e-4
 
 
@@ -494,10 +488,11 @@ def test_beta_calibration_is_logistic_regression_on_its_features():
     from sklearn.linear_model import LogisticRegression
 
     data, _ = dirichlet(800, 2, alpha=1.0, slope=2.0, shift=np.array([0.4, 0]))
-    p = logit_tensor(data).softmax(-1)[:, 1].numpy()
+    p = softmax(data.logits, 1)[:, 1]
     x = np.stack([np.log(p), -np.log1p(-p)], 1)
     theirs = LogisticRegression(C=1e6, tol=1e-8, max_iter=1000).fit(x, data.labels).predict_proba(x)[:, 1]
-    assert np.abs(Beta.fit(data, monotone=False)(logit_tensor(data)).softmax(-1)[:, 1].numpy() - theirs).max() < 1e-3
+    ours = softmax(Beta.fit(data, monotone=False)(data.logits), 1)[:, 1]
+    assert np.abs(ours - theirs).max() < 1e-3
 
 
 def test_binary_maps_find_the_truth():
@@ -514,19 +509,18 @@ def test_binary_maps_find_the_truth():
 @pytest.mark.parametrize("cls", [Platt, Beta, Quadratic])
 def test_binary_maps_are_monotone_by_default(cls):
     """The true curve is not monotone."""
-    g = torch.Generator().manual_seed(0)
-    s = 3 * torch.randn(2000, dtype=torch.float64, generator=g)
-    y = (torch.rand(2000, dtype=torch.float64, generator=g) < (0.4 * s.square() - s - 1).sigmoid()).long()
-    logits = torch.stack([torch.zeros_like(s), s], 1)
-    fresh = torch.stack([torch.zeros(400).double(), torch.linspace(-30, 30, 400).double()], 1)
+    rng = np.random.default_rng(0)
+    s = 3 * rng.standard_normal(2000)
+    y = (rng.random(2000) < special.expit(0.4 * s**2 - s - 1)).astype(int)
+    logits, fresh = np.outer(s, [0, 1]), np.outer(np.linspace(-30, 30, 400), [0, 1])
     free, bound = cls.fit(logits, y, monotone=False), cls.fit(logits, y)
-    assert bool(((bound(fresh)[:, 1]).diff() >= -1e-9).all())
+    assert (np.diff(bound(fresh)[:, 1]) >= -1e-9).all()
     assert nll(free, Predictions(logits, y)) <= nll(bound, Predictions(logits, y)) + 2e-3
     if cls is Quadratic:
-        assert bool((free(fresh)[:, 1].diff() < -1e-3).any())
+        assert (np.diff(free(fresh)[:, 1]) < -1e-3).any()
         assert bound.certificate.at_bound
     with refused("num_classes"):
-        cls.fit(torch.eye(3) * 2, torch.arange(3))
+        cls.fit(2 * np.eye(3), np.arange(3))
 
 
 # Ensemble temperature
@@ -542,21 +536,21 @@ def test_ensemble_temperature_approaches_a_true_temperature():
 @pytest.mark.parametrize("criterion", ["nll", "brier"])
 def test_ensemble_weights_are_optimal_on_the_simplex(criterion):
     data, _ = dirichlet(400, 4, alpha=0.5, slope=2.0)
-    noisy = Predictions(logit_tensor(data), np.where(np.arange(400) % 10 == 0, 3 - data.labels, data.labels))
+    noisy = Predictions(data.logits, np.where(np.arange(400) % 10 == 0, 3 - data.labels, data.labels))
     fitted = EnsembleTemperature.fit(noisy, criterion=criterion)
     metric = metrics.nll if criterion == "nll" else metrics.brier
-    best = metric(fitted(logit_tensor(noisy)), noisy.labels)
+    best = metric(fitted(noisy.logits), noisy.labels)
     for i in range(21):
         for j in range(21 - i):
-            w = torch.tensor([i, j, 20 - i - j], dtype=torch.float64) / 20
+            w = np.array([i, j, 20 - i - j]) / 20
             second = EnsembleTemperature(fitted.temperature, w)
-            assert best <= metric(second(logit_tensor(noisy)), noisy.labels) + 1e-7
+            assert best <= metric(second(noisy.logits), noisy.labels) + 1e-7
 
 
 def test_ensemble_temperature_by_brier_is_no_worse_in_brier_than_by_nll():
     data, _ = dirichlet(500, 4, alpha=0.5, slope=3.0, shift=np.array([1, 0, 0, -1]))
     by_brier, by_nll = (EnsembleTemperature.fit(data, criterion=c).certificate for c in ("brier", "nll"))
-    assert by_brier.after <= float(metrics.brier(EnsembleTemperature.fit(data)(logit_tensor(data)), data.labels)) + 1e-9
+    assert by_brier.after <= float(metrics.brier(EnsembleTemperature.fit(data)(data.logits), data.labels)) + 1e-9
     assert by_nll.nll_after <= by_brier.nll_after + 1e-9
 
 
@@ -577,8 +571,8 @@ def test_curvature_is_summed_over_chunks_of_rows(shape, weighted):
 
 def test_impossible_class_hardly_changes_a_robust_temperature():
     p, _ = dirichlet(500, 4, scale=2.0)
-    masked = logit_tensor(p).clone()
-    masked[0, (p.labels[0] + 1) % 4] = -torch.inf
+    masked = p.logits.copy()
+    masked[0, (p.labels[0] + 1) % 4] = -np.inf
     without, robust = (
         SmoothedTemperature.fit(p, robust=True),
         SmoothedTemperature.fit(p.with_logits(masked), robust=True),

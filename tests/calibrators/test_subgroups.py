@@ -8,17 +8,15 @@ from decimal import Decimal
 import numpy as np
 import polars
 import pytest
-import torch
 from commands import run
+from drawn import drawn_labels
 from refusals import code_of
 
 from calibrant import Predictions, assess, calibrators, metrics
-from calibrant._core.tensors import logit_tensor
 from calibrant.calibrators.subgroups import MultiCalibrated
 from calibrant.calibrators.subgroups._features import FeatureSchema
 from calibrant.deployment import export
 from calibrant.language_models.fusion import Fusion
-from calibrant.nn import CalibratedNetwork
 from calibrant.predictions.validation.columns import split_columns
 
 
@@ -30,12 +28,9 @@ def draw(n, seed, effect=1.5, k=2):
         "sex": np.where(rng.random(n) < 0.5, "f", "m"),
         "noise": rng.random(n),
     }
-    z = torch.from_numpy(rng.standard_normal((n, k)))
-    in_subgroup = torch.from_numpy((features["age"] < 35) & (features["sex"] == "f"))
-    true_logits = z.clone()
-    true_logits[:, -1] += effect * in_subgroup
-    uniforms = torch.from_numpy(rng.random((n, 1)))
-    labels = (true_logits.softmax(1).cumsum(1)[:, :-1] < uniforms).sum(1)
+    z = rng.standard_normal((n, k))
+    in_subgroup = (features["age"] < 35) & (features["sex"] == "f")
+    labels = drawn_labels(z + effect * np.outer(in_subgroup, np.arange(k) == k - 1), rng)
     p = Predictions.from_binary_logits(z[:, 1] - z[:, 0], labels) if k == 2 else Predictions(z, labels)
     return p, features, in_subgroup
 
@@ -81,6 +76,13 @@ def test_a_map_of_features_is_not_applied_without_them():
     fitted = MultiCalibrated.fit(p, features)
     for no_map in (fitted, "Temperature", None):
         assert code_of(inspect.unwrap(Predictions.apply), p, no_map) == "map_kind"
+
+
+def test_a_network_does_not_take_a_map_of_features(torch):
+    from calibrant.nn import CalibratedNetwork
+
+    p, features, _ = draw(500, seed=3, effect=0.0)
+    fitted = MultiCalibrated.fit(p, features)
     network = CalibratedNetwork.__new__(CalibratedNetwork)
     assert code_of(inspect.unwrap(CalibratedNetwork.__init__), network, torch.nn.Identity(), fitted) == "map_kind"
 
@@ -128,13 +130,12 @@ def test_rows_without_trees_are_those_of_the_common_map():
 def test_copies_within_clusters_add_no_evidence():
     null, null_features, _ = draw(1500, seed=5, effect=0.0)
     tenfold = {name: np.tile(values, 10) for name, values in null_features.items()}
-    null_copies = Predictions(
-        logit_tensor(null).repeat(10, 1), null.labels.repeat(10), clusters=np.tile(np.arange(1500), 10)
-    )
+    rows = np.tile(np.arange(1500), 10)
+    null_copies = Predictions(null.logits[rows], null.labels[rows], clusters=rows)
     assert len(MultiCalibrated.fit(null_copies, tenfold).trees) == 0
 
 
-def test_forms_of_features_agree():
+def test_forms_of_features_agree(torch):
     p, features, _ = draw(800, seed=6)
     fitted = MultiCalibrated.fit(p, features)
     frame = polars.DataFrame(features)
@@ -158,7 +159,7 @@ def test_missing_and_new_values_have_a_place():
     sex[::11] = None
     fitted = MultiCalibrated.fit(p, {"age": age, "sex": sex})
     new = {"age": [np.nan, 20.0, None], "sex": ["f", "x", None]}
-    assert bool(torch.as_tensor(fitted.apply(p[:3], new).logits).isfinite().all())
+    assert np.isfinite(fitted.apply(p[:3], new).logits).all()
     unknown = fitted.apply(p[:1], {"age": [20.0], "sex": ["x"]}).logits
     assert np.array_equal(unknown, fitted.apply(p[:1], {"age": [20.0], "sex": [None]}).logits)
 
@@ -191,10 +192,11 @@ def test_table_tells_whether_anything_was_corrected():
 
 def test_named_classes_may_come_in_any_order():
     p, features, _ = draw(1500, seed=11, k=3)
-    named = Predictions(logit_tensor(p), p.labels, class_names=("a", "b", "c"))
+    named = Predictions(p.logits, p.labels, class_names=("a", "b", "c"))
     fitted = MultiCalibrated.fit(named, features)
-    shuffled = Predictions(logit_tensor(p)[:, [2, 0, 1]], (p.labels + 1) % 3, class_names=("c", "a", "b"))
-    torch.testing.assert_close(fitted.apply(shuffled, features).logits, fitted.apply(named, features).logits)
+    shuffled = Predictions(p.logits[:, [2, 0, 1]], (p.labels + 1) % 3, class_names=("c", "a", "b"))
+    after = [fitted.apply(q, features).logits for q in (shuffled, named)]
+    np.testing.assert_allclose(*after, rtol=1e-7, atol=1e-7)
     assert code_of(fitted.apply, draw(5, seed=0, k=4)[0], {n: v[:5] for n, v in features.items()}) == "num_classes"
 
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
@@ -45,7 +44,6 @@ def losses_of_file(path) -> dict[str, float]:
 @pytest.mark.large
 @pytest.mark.filterwarnings("ignore")  # of scikit-learn
 def test_log_loss_is_no_worse_than_the_best_of_scikit_learn(shared):
-    torch.manual_seed(0)
     rows = {}
     for model in MODELS:
         file_losses = [

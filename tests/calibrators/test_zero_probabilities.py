@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from calibrant.registry import CALIBRATORS
+from scipy.special import expit, softmax
 
 from calibrant import Predictions, calibrators, metrics
 from calibrant._core.kernels.lbfgs import Minimum
-from calibrant._core.tensors import logit_tensor
 from calibrant.calibrators import Beta, Dirichlet, Matrix, Platt, Quadratic, Temperature, Vector, _temperature
 from calibrant.calibrators._fitting import check_status
 
@@ -19,10 +18,10 @@ FINITE = ["Beta", "Dirichlet", "Matrix", "Platt", "Quadratic", "Vector"]  # maps
 
 def forest(n=600, wrong=5, seed=0) -> tuple[Predictions, Predictions]:
     """Return calibrated probabilities with a few certain errors, and as many calibrated ones."""
-    g = torch.Generator().manual_seed(seed)
-    p = (2 * torch.randn(2 * n, dtype=torch.float64, generator=g)).sigmoid()
-    y = (torch.rand(2 * n, dtype=torch.float64, generator=g) < p).long()
-    p[:wrong] = 1 - y[:wrong].double()
+    rng = np.random.default_rng(seed)
+    p = expit(2 * rng.standard_normal(2 * n))
+    y = (rng.random(2 * n) < p).astype(int)
+    p[:wrong] = 1 - y[:wrong]
     return Predictions.from_probs(p[:n], y[:n]), Predictions.from_probs(p[n:], y[n:])
 
 
@@ -37,7 +36,7 @@ def test_a_few_certain_errors_hardly_change_a_map(name):
         assert metrics.brier(after) < metrics.brier(fresh) + 0.02
     if name in FINITE:
         assert metrics.nll(after) < metrics.nll(fresh) + 0.06
-        assert metrics.nll(data.apply(fitted)) < 0.52
+        assert metrics.nll(data.apply(fitted)) < metrics.nll(forest(wrong=0)[0]) + 0.06
         assert fitted.certificate.clipped == 5
         assert "5 examples" in str(fitted.certificate)
 
@@ -45,13 +44,12 @@ def test_a_few_certain_errors_hardly_change_a_map(name):
 @pytest.mark.parametrize("name", ["Platt", "Quadratic", "Beta", "Vector", "Matrix", "Dirichlet"])
 def test_certain_answers_get_the_frequency_of_each(name):
     """A single tree gives 0 and 1 only."""
-    answers = torch.arange(400) % 2
-    y = answers.where(torch.arange(400) % 10 > 0, 1 - answers)  # the answer 0 is wrong in one of five
-    data = Predictions.from_probs(answers.double(), y)
+    answers = np.arange(400) % 2
+    y = np.where(np.arange(400) % 10 > 0, answers, 1 - answers)  # the answer 0 is wrong in one of five
+    data = Predictions.from_probs(answers.astype(float), y)
     settings = "(ridge=1e-9)" if name == "Matrix" else "(penalty=1e-6)" if name == "Dirichlet" else ""
-    p = calibrators.fit(name + settings, data)(logit_tensor(data)).softmax(-1)[:, 1]
-    expected = torch.where(answers == 0, 0.2, 1.0)
-    assert (p - expected).abs().max() < 0.03
+    p = softmax(calibrators.fit(name + settings, data)(data.logits), 1)[:, 1]
+    np.testing.assert_allclose(p, np.where(answers == 0, 0.2, 1.0), rtol=0, atol=0.03)
 
 
 @pytest.mark.parametrize("cls", [Platt, Beta, Quadratic, Vector, Matrix, Dirichlet])
@@ -61,7 +59,7 @@ def test_finite_logits_are_not_clipped(cls):
     assert fitted.certificate.clipped == 0
     limit = getattr(fitted, "limit", None)
     assert float(fitted.floor) == -87 if limit is None else float(limit) == 1e300
-    assert torch.as_tensor(fresh.apply(fitted).logits).isfinite().all()
+    assert np.isfinite(fresh.apply(fitted).logits).all()
 
 
 @pytest.mark.shared

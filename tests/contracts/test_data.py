@@ -3,10 +3,12 @@
 import json
 
 import pytest
-import torch
-from calibrant.registry import CORRUPTIONS, DATA_SETS
-from method_contracts import Contract
-from refusals import refused
+
+torch = pytest.importorskip("torch")
+
+from calibrant.registry import CORRUPTIONS, DATA_SETS  # noqa: E402
+from method_contracts import Contract  # noqa: E402
+from refusals import refused  # noqa: E402
 
 contract = Contract()
 

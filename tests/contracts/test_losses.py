@@ -5,12 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from counted_losses import loss_with_counts
-from method_contracts import Contract
-from refusals import code_of
 
-from calibrant import losses, registry, theory
+torch = pytest.importorskip("torch")
+
+from counted_losses import loss_with_counts  # noqa: E402
+from method_contracts import Contract  # noqa: E402
+from refusals import code_of  # noqa: E402
+
+from calibrant import losses, registry, theory  # noqa: E402
 
 BATCH_LOSSES = {"avuc", "dca", "mdca", "mmce", "soft_ece"}  # depend on the whole batch
 ABSOLUTE = {"acls", "logit_norm", "logit_normalized"}  # depend on the logits, not only on their differences

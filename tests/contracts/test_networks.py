@@ -1,11 +1,13 @@
 """What holds for every network by being registered."""
 
 import pytest
-import torch
-from calibrant.registry import NETWORKS
-from method_contracts import Contract
 
-from calibrant.lab import data, networks
+torch = pytest.importorskip("torch")
+
+from calibrant.registry import NETWORKS  # noqa: E402
+from method_contracts import Contract  # noqa: E402
+
+from calibrant.lab import data, networks  # noqa: E402
 
 contract = Contract()
 

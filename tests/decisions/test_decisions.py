@@ -5,13 +5,12 @@ import re
 
 import numpy as np
 import pytest
-import torch
+from drawn import drawn_labels
 from refusals import code_of, refused
-from scipy.special import expit
+from scipy.special import expit, softmax
 
 from calibrant import Predictions, calibrators, measure
 from calibrant._core.numbers import format_percent
-from calibrant._core.tensors import logit_tensor
 from calibrant.calibrators import Identity
 from calibrant.decisions import (
     CrossSets,
@@ -32,10 +31,8 @@ SCORES = ["lac", "aps", "raps", "saps"]
 def draw(n, seed, k=6, scale=1.0, **options):
     """Draw labels from the softmax of normal logits, which are then multiplied by `scale`."""
     rng = np.random.default_rng(seed)
-    z = torch.from_numpy(1.5 * rng.standard_normal((n, k)))
-    u = torch.from_numpy(rng.random((n, 1)))
-    labels = (z.softmax(1).cumsum(1)[:, :-1] < u).sum(1)
-    return Predictions(scale * z, labels, **options)
+    z = 1.5 * rng.standard_normal((n, k))
+    return Predictions(scale * z, drawn_labels(z, rng), **options)
 
 
 # Sets
@@ -59,8 +56,8 @@ def test_sets_cover_as_promised(score, by):
 
 def test_threshold_is_the_conformal_quantile():
     p = draw(99, seed=0)
-    scores = np.sort(1 - logit_tensor(p).softmax(1)[range(99), p.labels])
-    assert Sets.fit(p, alpha=0.1).thresholds == (pytest.approx(float(scores[89]), abs=1e-12),)  # of 99, the 90th
+    scores = np.sort(1 - softmax(p.logits, 1)[range(99), p.labels])
+    assert Sets.fit(p, alpha=0.1).thresholds == (pytest.approx(scores[89], abs=1e-12),)  # of 99, the 90th
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -84,14 +81,9 @@ def test_cross_conformal_sets_are_those_of_the_definition():
             for f in range(4):
                 temperature = calibrators.fit("Temperature", p[fold != f])
                 held_out = p[fold == f]
-                scores = (
-                    1
-                    - torch.as_tensor(held_out.apply(temperature).logits).softmax(1)[
-                        range(len(held_out)), held_out.labels
-                    ]
-                )
-                count += int((scores >= 1 - temperature(logit_tensor(q)).softmax(1)[i, j] - 1e-12).sum())
-            assert bool(fitted(logit_tensor(q))[i, j]) == (count > 0.3 * 41)
+                probs = softmax(held_out.apply(temperature).logits, 1)[range(len(held_out)), held_out.labels]
+                count += (probs <= softmax(temperature(q.logits), 1)[i, j] + 1e-12).sum()
+            assert fitted(q.logits)[i, j] == (count > 0.3 * 41)
 
 
 def test_cross_conformal_files_keep_every_bit(tmp_path):
@@ -109,15 +101,15 @@ def test_cross_conformal_files_keep_every_bit(tmp_path):
 
 def test_integer_weights_are_copies():
     p = draw(80, seed=1)
-    weights = torch.arange(80) % 3 + 1
-    weighted = Predictions(logit_tensor(p), p.labels, weights)
-    copies = p[torch.arange(80).repeat_interleave(weights)]
+    weights = np.arange(80) % 3 + 1
+    weighted = Predictions(p.logits, p.labels, weights)
+    copies = p[np.arange(80).repeat(weights)]
     assert Sets.fit(weighted, alpha=0.2).thresholds == Sets.fit(copies, alpha=0.2).thresholds
 
 
 def test_copies_within_clusters_add_no_confidence():
     p = draw(60, seed=2)
-    clustered = Predictions(logit_tensor(p).repeat(5, 1), np.tile(p.labels, 5), clusters=np.tile(np.arange(60), 5))
+    clustered = Predictions(np.tile(p.logits, (5, 1)), np.tile(p.labels, 5), clusters=np.tile(np.arange(60), 5))
     assert Sets.fit(clustered).thresholds == Sets.fit(p).thresholds
     assert Sets.fit(clustered).counts == (60,)
 
@@ -125,7 +117,7 @@ def test_copies_within_clusters_add_no_confidence():
 def test_too_few_examples_give_all_classes_and_a_note():
     sets = Sets.fit(draw(8, seed=0), alpha=0.1)
     assert sets.thresholds == (math.inf,)
-    assert sets(torch.zeros(3, 6)).all()
+    assert sets(np.zeros((3, 6))).all()
     assert sets.notes == ("All sets contain all classes: at alpha 0.1 a threshold needs at least 9 examples.",)
     by_class = Sets.fit(draw(40, seed=0), alpha=0.02, by="class")
     assert by_class.notes[0].startswith("All sets contain '0', ")
@@ -140,14 +132,14 @@ def test_groups_that_were_not_seen_have_the_threshold_of_all():
     assert np.array_equal(sets.apply(new), marginal.apply(new))
     assert sets.unseen_groups(new) == ("new",)
     assert sets.names == ("0", "1", "")
-    assert code_of(sets, logit_tensor(p)) == "no_groups"
+    assert code_of(sets, p.logits) == "no_groups"
 
 
 def test_groups_are_the_same_in_any_form(tmp_path):
     p = draw(600, seed=3, groups=np.arange(600) % 2)
     sets = Sets.fit(p, by="groups")
     for groups in (p.groups, p.groups.astype(float), p.groups.tolist(), np.array(["0", "1"] * 300, dtype="S1")):
-        assert np.array_equal(sets(logit_tensor(p), groups), sets.apply(p))
+        assert np.array_equal(sets(p.logits, groups), sets.apply(p))
     nameless = Sets.fit(draw(600, seed=3, groups=["", "a"] * 300), by="groups")
     assert nameless.names == ("a", "")
     nameless.save(tmp_path / "sets.safetensors")
@@ -157,7 +149,7 @@ def test_groups_are_the_same_in_any_form(tmp_path):
 @pytest.mark.parametrize("score", SCORES)
 def test_sets_do_not_depend_on_the_order_of_rows_and_grow_as_alpha_falls(score):
     p = draw(300, seed=5)
-    order = torch.randperm(300, generator=torch.manual_seed(0))
+    order = np.random.default_rng(0).permutation(300)
     sets = Sets.fit(p, score=score)
     assert sets == Sets.fit(p[order], score=score)
     assert np.array_equal(sets.apply(p)[order], sets.apply(p[order]))
@@ -211,9 +203,9 @@ def test_settings_of_sets_are_checked():
     assert code_of(Sets.fit, p, by="groups") == "no_groups"
     for fitted in (Sets.fit(p), CrossSets.fit_folds(p)):
         assert code_of(fitted, [[0.0] * 3]) == "num_classes"
-        assert code_of(fitted, torch.full((2, p.k), torch.nan)) == "nan"
-        assert code_of(fitted, logit_tensor(p).softmax(1)) == "probs_as_logits"
-    assert np.array_equal(Sets.fit(p)(logit_tensor(p)), Sets.fit(p)(logit_tensor(p)))
+        assert code_of(fitted, np.full((2, p.k), np.nan)) == "nan"
+        assert code_of(fitted, softmax(p.logits, 1)) == "probs_as_logits"
+    assert np.array_equal(Sets.fit(p)(p.logits), Sets.fit(p)(p.logits))
 
 
 # Thresholds
@@ -221,14 +213,14 @@ def test_settings_of_sets_are_checked():
 
 def test_a_threshold_acts_by_the_event_that_it_was_certified_for(tmp_path):
     p = draw(2000, seed=0, k=3)
-    named = Predictions(logit_tensor(p), p.labels, class_names=["a", "b", "c"])
-    reversed_classes = Predictions(logit_tensor(p).flip(1), 2 - p.labels, class_names=["c", "b", "a"])
+    named = Predictions(p.logits, p.labels, class_names=["a", "b", "c"])
+    reversed_classes = Predictions(np.fliplr(p.logits), 2 - p.labels, class_names=["c", "b", "a"])
     for certified, new in (
         (certify_threshold(p, risk=0.4, of=1), p),
         (certify_threshold(named, risk=0.4, of="b"), reversed_classes),
     ):
         assert certified.is_certified
-        expected = logit_tensor(p).double().softmax(1)[:, 1] >= certified.threshold
+        expected = softmax(p.logits, 1)[:, 1] >= certified.threshold
         assert np.array_equal(certified.acts_on(new), expected)
     assert code_of(export, Identity(), tmp_path / "a.py", threshold=certified) == "threshold_event"  # unknown order
 
@@ -305,9 +297,9 @@ def test_settings_of_thresholds_are_checked():
 def test_actions_minimize_the_expected_cost():
     p = draw(200, seed=8, k=3)
     costs = [[0, 2, 5], [3, 0, 1], [9, 4, 0]]
-    expected = logit_tensor(p).softmax(1) @ torch.tensor(costs, dtype=torch.float64)
+    expected = softmax(p.logits, 1) @ np.array(costs)
     assert np.array_equal(choose_actions(p, costs), expected.argmin(1))
-    zero_one = 1 - torch.eye(3)
+    zero_one = 1 - np.eye(3)
     assert np.array_equal(choose_actions(p, zero_one), p.predicted)
 
 
@@ -331,7 +323,7 @@ def test_interval_of_the_saving_covers():
 def test_net_benefit_is_that_of_the_definition():
     p = draw(500, seed=10, k=2)
     curve = net_benefit(p, thresholds=[0.1, 0.5, 0.9])
-    c, y = logit_tensor(p).softmax(1)[:, 1].numpy(), p.labels
+    c, y = softmax(p.logits, 1)[:, 1], p.labels
     for i, t in enumerate(curve.threshold.tolist()):
         acted = c >= t
         hits, alarms = int((acted & (y == 1)).sum()) / 500, int((acted & (y == 0)).sum()) / 500
@@ -351,7 +343,7 @@ def test_settings_of_costs_are_checked():
     assert code_of(net_benefit, p, thresholds=["high"]) == "not_numbers"
     for logits, code in ((np.zeros(3), "shape"), ([[0.0, math.nan, 1.0]], "nan"), ([["a", "b", "c"]], "not_numbers")):
         assert code_of(choose_actions, logits, np.eye(3)) == code
-    assert code_of(choose_actions, logit_tensor(p).softmax(1), np.eye(3)) == "probs_as_logits"
+    assert code_of(choose_actions, softmax(p.logits, 1), np.eye(3)) == "probs_as_logits"
     assert choose_actions([[0.0, 5.0, 1.0]], np.eye(3)).tolist() == [0]
 
 
@@ -426,7 +418,7 @@ def test_decision_loss_counts_clusters_and_weights():
     assert clustered.value == pytest.approx(once.value, abs=1e-12)
     assert clustered.high - clustered.low > 1.4 * (fourfold.high - fourfold.low)
     weighted = Predictions.from_probs(c, p.labels, np.arange(300) % 3 + 1)
-    repeated = p[torch.arange(300).repeat_interleave(torch.arange(300) % 3 + 1)]
+    repeated = p[np.arange(300).repeat(np.arange(300) % 3 + 1)]
     values = [decision_loss(q, bins=5).loss.value for q in (weighted, repeated)]
     assert values[0] == pytest.approx(values[1], abs=1e-12)
 

@@ -4,9 +4,8 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from refusals import code_of
-from scipy.special import expit
+from scipy.special import expit, softmax
 
 from calibrant import Predictions
 from calibrant.decisions import net_benefit
@@ -25,7 +24,7 @@ def draw(n, seed, mean=-1.0, **options):
 
 def rates(p, t):
     """Return prevalence, sensitivity and false positive rate of acting from t on."""
-    risk, y = torch.as_tensor(p.logits).double().softmax(1)[:, 1].numpy(), p.labels
+    risk, y = softmax(p.logits, 1)[:, 1], p.labels
     act = risk >= t * (1 - 1e-12)
     return y.mean(), act[y == 1].mean(), act[y == 0].mean()
 
@@ -62,7 +61,7 @@ def test_net_benefit_equals_the_published_formulas(seed):
 def test_limits_at_one_threshold_are_those_of_the_mean_of_paired_gains():
     a, b = draw(4000, seed=3)
     t = 0.2
-    y, act, second_act = a.labels, *(torch.as_tensor(m.logits).double().softmax(1)[:, 1].numpy() >= t for m in (a, b))
+    y, act, second_act = a.labels, *(softmax(m.logits, 1)[:, 1] >= t for m in (a, b))
     gains = (act * 1.0 - second_act) * (y - 0.25 * (1 - y))
     half = 1.6449 * gains.std(ddof=1) / 4000**0.5
     difference = net_benefit(a, b, thresholds=[t]).over_second
@@ -83,7 +82,7 @@ def test_bands_are_wider_than_intervals_and_narrower_than_bonferroni():
 
 def test_weights_are_copies_and_clusters_widen_the_limits():
     p, _ = draw(300, seed=5)
-    risk, y = torch.as_tensor(p.logits).softmax(1)[:, 1].numpy(), p.labels
+    risk, y = softmax(p.logits, 1)[:, 1], p.labels
     repeated = Predictions.from_probs(np.tile(risk, 2), np.tile(y, 2))
     weighted = Predictions.from_probs(risk, y, weights=[2.0] * 300, weights_are="counts")
     clustered = Predictions.from_probs(np.tile(risk, 2), np.tile(y, 2), clusters=np.tile(np.arange(300), 2))

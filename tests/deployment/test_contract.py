@@ -6,9 +6,10 @@ from dataclasses import fields, replace
 import numpy as np
 import polars
 import pytest
-import torch
 from commands import run
+from drawn import drawn_labels
 from refusals import code_of, refused
+from scipy.special import softmax
 
 from calibrant import Predictions, Watch, calibrators
 from calibrant.assessment import apply_to_file
@@ -22,10 +23,9 @@ REQUIRE = ["ece < 0.06", "accuracy > 60%"]
 
 def draw(n, seed, scale=2.0, names=NAMES):
     """Draw labels from the softmax of normal logits, which are then multiplied by `scale`."""
-    g = torch.manual_seed(seed)
-    z = 2 * torch.randn(n, len(names), dtype=torch.float64, generator=g)
-    labels = torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1)
-    return Predictions(scale * z, labels, class_names=names)
+    rng = np.random.default_rng(seed)
+    z = rng.normal(scale=2, size=(n, len(names)))
+    return Predictions(scale * z, drawn_labels(z, rng), class_names=names)
 
 
 def create(seed=1, names=NAMES, **options):
@@ -40,8 +40,7 @@ def contract():
 
 
 def write_table(p, path):
-    probs = torch.as_tensor(p.logits).softmax(1).numpy()
-    columns = {f"prob_{name}": probs[:, i] for i, name in enumerate(p.class_names)}
+    columns = dict(zip([f"prob_{name}" for name in p.class_names], softmax(p.logits, 1).T, strict=True))
     frame = polars.DataFrame(columns | {"label": [p.class_names[i] for i in p.labels]})
     frame.with_columns(id=polars.Series([f"{path.stem}-{i}" for i in range(len(p))])).write_csv(path)
 
@@ -111,7 +110,7 @@ def test_the_event_does_not_depend_on_the_form_of_new_predictions():
     contract = create(names=("no", "yes"), require=(), alpha=None, risk=0.2)
     new = draw(500, 12, names=("no", "yes"))
     single = Predictions.from_binary_logits(new.logits[:, 1] - new.logits[:, 0], new.labels, class_names=("no", "yes"))
-    expected = torch.as_tensor(new.apply(contract.calibrator).logits).softmax(1)[:, 1] >= contract.threshold.threshold
+    expected = softmax(new.apply(contract.calibrator).logits, 1)[:, 1] >= contract.threshold.threshold
     assert contract.of == 1
     assert np.array_equal(contract.acts_on(new), expected)
     assert np.array_equal(contract.acts_on(single), expected)
@@ -126,9 +125,7 @@ def test_groups_that_the_calibrator_does_not_know_have_a_note(tmp_path):
     contract, new = Contract.create(fitted, grouped(600, 2, "ab"), require=["ece < 0.5"]), grouped(60, 3, "az")
     contract.save(tmp_path / "m.contract")
     new.save(tmp_path / "new.npz")
-    frame = polars.DataFrame(
-        {f"prob_{name}": torch.as_tensor(new.logits).softmax(1)[:, i].numpy() for i, name in enumerate(NAMES)}
-    )
+    frame = polars.DataFrame(softmax(new.logits, 1), [f"prob_{name}" for name in NAMES])
     frame.with_columns(group=polars.Series(["a", "z"] * 30)).write_csv(tmp_path / "new.csv")
     assert len(contract.check(new).notes) == 1 + bool(contract.check(new).passing_constants)
     for suffix in (".npz", ".csv"):
@@ -242,7 +239,7 @@ def test_commands_take_a_contract(folder):
     sets = [" | ".join(np.array(NAMES)[row]) for row in contract.prediction_sets(p)]
     assert [text or "" for text in table["prediction_set"]] == sets
     probs = table.select("^calibrated_prob_.*$").to_numpy()
-    assert np.allclose(probs, torch.as_tensor(contract.calibrate(p).logits).softmax(1).numpy(), atol=1e-12)
+    assert np.allclose(probs, softmax(contract.calibrate(p).logits, 1), atol=1e-12)
 
 
 def test_columns_of_a_table_may_come_in_any_order(folder):

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from scipy.stats import ttest_ind_from_stats, ttest_rel
 
+pytest.importorskip("torch")
 from benchmarks import claims
 from calibrant import theory
 

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from doc_pages import run
+
+pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
-from doc_pages import run
 from torch import multiprocessing
 
 

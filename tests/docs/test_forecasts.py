@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from doc_pages import run
-from netcal.metrics import ECE
 
 from calibrant import metrics
 
@@ -11,6 +10,7 @@ from calibrant import metrics
 @pytest.mark.large
 @pytest.mark.filterwarnings("ignore")  # of scikit-learn
 def test_examples_run_and_match_their_text(tmp_path, monkeypatch, capsys):
+    calibration_error = pytest.importorskip("netcal.metrics").ECE
     monkeypatch.chdir(tmp_path)
     names = run("docs/forecasts.md")
     reports = sorted(path.stem for path in tmp_path.glob("reports/*.html"))
@@ -21,10 +21,10 @@ def test_examples_run_and_match_their_text(tmp_path, monkeypatch, capsys):
         assert result.measurements[result.chosen_name]["nll"].value < result.uncalibrated["nll"].value
     boxes, confidence, matched = names["boxes"], names["confidence"], names["matched"].astype(int)
     for bins in 10, 15:
-        expected = ECE(bins, detection=True).measure(confidence, matched)
+        expected = calibration_error(bins, detection=True).measure(confidence, matched)
         assert float(metrics.ece(boxes, bins=bins)) == pytest.approx(expected, abs=1e-6)
     gaps = {name: float(metrics.signed_gap(names["labels"].select_group(name))) for name in ("fever", "rash")}
     assert abs(gaps["fever"]) < 0.03 < 0.1 < gaps["rash"]
-    assert len(names["test"].clusters.unique()) == 12
+    assert len(np.unique(names["test"].clusters)) == 12
     assert np.isinf(names["model_card"].uncalibrated["nll"].value)
     assert names["answers"].group_names == ("history", "medicine", "physics")

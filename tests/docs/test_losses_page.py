@@ -3,6 +3,9 @@
 import re
 from pathlib import Path
 
+import pytest
+
+pytest.importorskip("torch")
 import torch
 from calibrant.registry import LOSSES
 from doc_pages import run

@@ -10,6 +10,7 @@ import jinja2.nodes
 import pytest
 from doc_pages import ROOT
 
+pytest.importorskip("torch")
 page = importlib.import_module("benchmarks.results_page")
 tables = importlib.import_module("benchmarks._result_tables")
 texts = importlib.import_module("benchmarks._result_texts")

@@ -4,14 +4,15 @@ import importlib
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
+from commands import restored_registries
 from doc_pages import ROOT, blocks, run
+from drawn import drawn_labels
 
 import calibrant
-from calibrant import Predictions, metrics, registry, theory
+from calibrant import Predictions, metrics, registry
 from calibrant.calibrators import Temperature
-from calibrant.lab.study import Study
 
 TESTED_ELSEWHERE = {"docs/forecasts.md", "docs/losses.md", "docs/more_than_memory.md"}
 GENERATED = ("docs/auto_", "docs/reference/api/", "docs/reference/command_line.md", "docs/results/")
@@ -20,10 +21,10 @@ PAGES = [page for page in SOURCES if not page.startswith(GENERATED)]
 WITH_CODE = [page for page in PAGES if page not in TESTED_ELSEWHERE and blocks(page)]
 
 
-def simulated_logits(n: int, seed: int, k: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
-    g = torch.Generator().manual_seed(seed)
-    truth = 1.5 * torch.randn(n, k, generator=g)
-    return 2 * truth, torch.multinomial(truth.softmax(1), 1, generator=g).squeeze(1)
+def simulated_logits(n: int, seed: int, k: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(scale=1.5, size=(n, k))
+    return 2 * truth, drawn_labels(truth, rng)
 
 
 def simulated_predictions(n: int, seed: int) -> Predictions:
@@ -49,6 +50,15 @@ def metrics_names() -> dict:
     }
 
 
+def theory_names() -> dict:
+    import torch
+
+    from calibrant import theory
+
+    logits, labels = map(torch.as_tensor, simulated_logits(20, 0))
+    return {"theory": theory, "logits": logits, "labels": labels}
+
+
 def studies_names() -> dict:
     study = """
 datasets = ["blobs(train=40, val=40, test=60)"]
@@ -63,12 +73,9 @@ recipe = {epochs = 1, batch_size = 20, learning_rate = 0.1, milestones = []}
 NAMES = {  # names that a page uses without defining them
     "docs/metrics.md": metrics_names,
     "docs/studies.md": studies_names,
-    "docs/theory.md": lambda: {
-        "theory": theory,
-        "logits": simulated_logits(20, 0)[0],
-        "labels": simulated_logits(20, 0)[1],
-    },
+    "docs/theory.md": theory_names,
 }
+NEED_TORCH = re.compile(r"\b(?:torch|lab|losses|nn|studies|study|theory)\b")  # in the code of a page
 QUICK_PAGES = {
     "docs/metrics.md",
     "docs/theory.md",
@@ -81,11 +88,8 @@ QUICK_PAGES = {
 @pytest.fixture
 def registries():
     """Unregister the methods that a page registers."""
-    methods = {name: dict(methods.items()) for name, methods in registry.REGISTRIES.items()}  # loads all built-in ones
-    yield
-    for name, registered in methods.items():
-        registry.REGISTRIES[name]._methods.clear()
-        registry.REGISTRIES[name]._methods.update(registered)
+    with restored_registries():
+        yield
 
 
 @pytest.mark.usefixtures("registries")
@@ -95,7 +99,8 @@ def registries():
 )
 def test_code_of_pages_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    torch.manual_seed(0)
+    if NEED_TORCH.search("".join(blocks(page))):
+        pytest.importorskip("torch").manual_seed(0)
     run(page, **NAMES.get(page, dict)())
 
 
@@ -105,7 +110,10 @@ def test_every_page_with_code_is_tested():
     assert set(NAMES) <= set(WITH_CODE)
 
 
+@pytest.mark.usefixtures("torch")
 def test_first_study_of_the_page_on_studies_is_valid(tmp_path):
+    from calibrant.lab.study import Study
+
     (tmp_path / "study.toml").write_text(blocks("docs/studies.md", "toml")[0])
     assert len(list(Study.load(tmp_path / "study.toml").runs())) == 18
 
@@ -113,7 +121,6 @@ def test_first_study_of_the_page_on_studies_is_valid(tmp_path):
 # Names
 
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
-importlib.import_module("calibrant.nn.selection")  # registers its metrics
 HOMES = {  # of modules that pages import from other packages than calibrant
     **dict.fromkeys(("networks", "data", "study", "figures"), "lab."),
     **{"plots": "reports.", "selection": "nn."},
@@ -122,6 +129,11 @@ MODULES = f"metrics|losses|calibrators|{'|'.join(HOMES)}|lab|theory|nn|types|reg
 NAME = re.compile(rf"(?<![\w.\"'/:])(?:calibrant\.)?((?:{MODULES})(?:\.[A-Za-z_]\w*)+|(?<=calibrant\.)[A-Za-z_]\w*)")
 OTHER_PACKAGES = re.compile(r"(?<![\w.])((?:netcal|torchmetrics|sklearn)(?:\.[A-Za-z_]\w*)+)")
 FILES = re.compile(r"\.(?:md|py|toml|csv|html|json|tex|parquet|npz|safetensors)$|^calibrant\.(?:cdx|calibrator)")
+
+
+@pytest.fixture
+def all_packages(torch) -> None:
+    importlib.import_module("calibrant.nn.selection")  # registers its metrics
 
 
 def names_in(text: str, pattern: re.Pattern[str]) -> set[str]:
@@ -153,11 +165,13 @@ def missing_names(text: str) -> list[str]:
     return sorted(name for name in full if not exists(full[name]))
 
 
+@pytest.mark.usefixtures("all_packages")
 @pytest.mark.parametrize("page", PAGES)
 def test_names_on_pages_exist(page):
     assert missing_names((ROOT / page).read_text()) == []
 
 
+@pytest.mark.usefixtures("all_packages")
 def test_missing_names_are_detected():
     text = "`metrics.ece(p)`, `metrics.eze`, `calibrant.measure(p)`, `calibrant.mesure`, `nn.Criterion`, `theory.md`"
     assert names_in(text, NAME) == {"metrics.ece", "metrics.eze", "measure", "mesure", "nn.Criterion"}
@@ -165,12 +179,15 @@ def test_missing_names_are_detected():
 
 
 def test_names_of_other_packages_exist():
+    pytest.importorskip("netcal")
+    pytest.importorskip("torchmetrics")
     text = (ROOT / "docs/howto/coming_from.md").read_text()
     names = names_in(text, OTHER_PACKAGES)
     assert len(names) > 25
     assert not [name for name in sorted(names) if not exists(name)]
 
 
+@pytest.mark.usefixtures("all_packages")
 def test_recommended_calibrators_and_metrics_are_registered():
     for page, method_registry in (("choose_a_calibrator", registry.CALIBRATORS), ("choose_a_metric", registry.METRICS)):
         table = re.search(r"\n\|---.*?\n\n", (ROOT / f"docs/howto/{page}.md").read_text(), re.DOTALL)[0]

@@ -12,6 +12,7 @@ from doc_pages import ROOT
 
 from calibrant.cli import app
 
+pytest.importorskip("torch")
 statements = importlib.import_module("benchmarks.statements")
 
 SLOW = {"wang_runs", "first_output"}  # read every study of a paper, and fit calibrators

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import polars
 import pytest
-import torch
 import xlsxwriter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import code_of, refused
+from safetensors.numpy import save_file
 
 from calibrant import InputError, Predictions, calibrators
 from calibrant._core.files import is_case_insensitive
@@ -41,9 +41,7 @@ def load_text(text: str | bytes, folder: Path, name: str = "t.csv", **options: A
 def assert_csv_text(p: Predictions) -> None:
     assert p.class_names == ("cat", "dog")
     assert p.labels.tolist() == [0, 1, 1]
-    torch.testing.assert_close(
-        torch.as_tensor(p.logits).exp(), torch.tensor([row[1:] for row in CATS], dtype=torch.float64)
-    )
+    np.testing.assert_allclose(np.exp(p.logits), np.array([row[1:] for row in CATS]), strict=True)
 
 
 # Dialects
@@ -232,8 +230,8 @@ def test_words_among_numbers_of_a_workbook_are_kept(tmp_path):
 def test_workbooks_have_no_formulas(tmp_path):
     import zipfile
 
-    z = torch.randn(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    p = Predictions(z, torch.arange(6) % 2, class_names=["=1+1", "@x"])
+    z = np.random.default_rng(0).normal(size=(6, 2))
+    p = Predictions(z, np.arange(6) % 2, class_names=["=1+1", "@x"])
     p.save(tmp_path / "p.xlsx")
     assert b"<f>" not in zipfile.ZipFile(tmp_path / "p.xlsx").read("xl/worksheets/sheet1.xml")
     assert Predictions.load(tmp_path / "p.xlsx").class_names == ("=1+1", "@x")
@@ -292,7 +290,7 @@ def assert_same(p: Predictions, q: Predictions) -> None:
     q = q.reorder_classes(p.class_names)
     assert q.class_names == p.class_names
     assert np.array_equal(q.labels, p.labels)
-    assert np.array_equal(torch.as_tensor(q.logits).double(), torch.as_tensor(p.logits).double())
+    assert np.array_equal(q.logits, p.logits)
     for name in ("weights", "clusters"):
         first, second = getattr(p, name), getattr(q, name)
         assert (first is None) == (second is None)
@@ -312,7 +310,7 @@ NAMES = st.lists(st.sampled_from(PIECES), max_size=4).map("".join)
 @st.composite
 def prediction_parts(draw: st.DrawFn) -> dict[str, Any]:
     k, n = draw(st.integers(2, 4)), draw(st.integers(4, 8))
-    kind = draw(st.sampled_from([torch.float32, torch.float64]))
+    kind = draw(st.sampled_from([np.float32, np.float64]))
     extra: dict[str, Any] = {
         "shape": (n, k),
         "kind": kind,
@@ -328,10 +326,12 @@ def prediction_parts(draw: st.DrawFn) -> dict[str, Any]:
     return extra
 
 
-def make_predictions(shape: tuple[int, int], kind: torch.dtype, seed: int, mask: bool, **extra: Any) -> Predictions:
-    z = 3 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=kind)
+def make_predictions(
+    shape: tuple[int, int], kind: type[np.floating], seed: int, mask: bool, **extra: Any
+) -> Predictions:
+    z = (3 * np.random.default_rng(seed).normal(size=shape)).astype(kind)
     z[0, 0] = -math.inf if mask else 0
-    return Predictions(z, torch.arange(shape[0]) % shape[1], **extra)
+    return Predictions(z, np.arange(shape[0]) % shape[1], **extra)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -360,15 +360,15 @@ def test_saved_predictions_round_trip_or_are_refused(tmp_path, parts_of_predicti
 )
 def test_portable_names_round_trip_in_every_format(tmp_path, names, suffix):
     k = len(names)
-    z = torch.randn(3 * k, k, generator=torch.Generator().manual_seed(1))
-    p = Predictions(z, torch.arange(3 * k) % k, class_names=names, groups=[*names, *names, *names])
+    z = np.random.default_rng(1).normal(size=(3 * k, k)).astype(np.float32)
+    p = Predictions(z, np.arange(3 * k) % k, class_names=names, groups=[*names, *names, *names])
     p.save(tmp_path / f"p{suffix}")
     assert_same(p, Predictions.load(tmp_path / f"p{suffix}"))
 
 
 @pytest.mark.parametrize("names", [("01", "1", "001"), ("a\0", "a", "b"), ("", "a", "b")])
 def test_ambiguous_names_are_refused_by_tables(tmp_path, names):
-    p = Predictions(torch.eye(3), torch.arange(3), class_names=names)
+    p = Predictions(np.eye(3), np.arange(3), class_names=names)
     assert code_of(p.save, tmp_path / "p.csv") == "not_exact"
     assert not list(tmp_path.iterdir())
     p.save(tmp_path / "p.safetensors")
@@ -376,7 +376,7 @@ def test_ambiguous_names_are_refused_by_tables(tmp_path, names):
 
 
 def test_unwritable_suffixes_are_refused(tmp_path):
-    p = Predictions(torch.eye(3), torch.arange(3))
+    p = Predictions(np.eye(3), np.arange(3))
     for name in ("p.doc", "p", "p.npy", "p.pt"):
         assert code_of(p.save, tmp_path / name) == "suffix"
 
@@ -407,19 +407,19 @@ INTERNAL = ["notes", "is_multilabel", "event_kind", "percent", "predicted", "of"
 @pytest.mark.parametrize("name", INTERNAL)
 @pytest.mark.parametrize("suffix", [".npz", ".pt", ".safetensors"])
 def test_files_cannot_set_internal_fields(tmp_path, name, suffix):
-    arrays = {"logits": torch.randn(4, 3), "labels": torch.arange(4) % 3, name: torch.ones(4)}
+    logits = np.random.default_rng(0).normal(size=(4, 3))
+    arrays = {"logits": logits, "labels": np.arange(4) % 3, name: np.ones(4)}
     path = tmp_path / f"p{suffix}"
     if suffix == ".npz":
-        np.savez(path, **{key: value.numpy() for key, value in arrays.items()})
+        np.savez(path, **arrays)
     elif suffix == ".pt":
-        torch.save(arrays, path)
+        torch = pytest.importorskip("torch")
+        torch.save({key: torch.from_numpy(value) for key, value in arrays.items()}, path)
     else:
-        from safetensors.torch import save_file
-
         save_file(arrays, path, {"notes": json.dumps(["x"]), "is_multilabel": "true"})
     p = Predictions.load(path)
     assert p.notes == ()
-    assert np.array_equal(p.logits, arrays["logits"])
+    assert np.array_equal(p.logits, logits)
 
 
 ODD_ARRAYS: list[Callable[[random.Random], Any]] = [
@@ -453,23 +453,23 @@ KEYS = [
 ]
 
 
-def test_files_of_odd_arrays_are_read_or_refused_in_one_line(tmp_path):
-    r, count = random.Random(0), 0
-    for i in range(300):
+@pytest.mark.parametrize("suffix", [".npz", ".pt"])
+def test_files_of_odd_arrays_are_read_or_refused_in_one_line(tmp_path, suffix):
+    r, count, path = random.Random(0), 0, tmp_path / f"p{suffix}"
+    for _ in range(150):
         arrays: dict[str, Any] = {"logits": np.eye(4, 3) + 1, "labels": np.arange(4) % 3}
         arrays |= {r.choice(KEYS): r.choice(ODD_ARRAYS)(r) for _ in range(r.choice([1, 1, 2]))}
-        if i % 2:
-            path = tmp_path / "p.npz"
+        if suffix == ".npz":
             np.savez(path, **arrays)
         else:
-            path = tmp_path / "p.pt"
+            torch = pytest.importorskip("torch")
             odd = [[1, [2]], {"a": 1}, "x", 3, [torch.zeros(2), torch.zeros(3)], None, torch.zeros(2).to_sparse()]
             tensors = {key: torch.from_numpy(a) for key, a in arrays.items() if is_tensor_like(a)}
             torch.save({**tensors, r.choice(KEYS): r.choice(odd)}, path)
         reason = error_message(path)
         count += reason is not None
         assert "\n" not in (reason or "")
-    assert count > 100
+    assert count > 50
 
 
 def error_message(path: Path) -> str | None:
@@ -489,9 +489,9 @@ def is_tensor_like(array: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def calibrator_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    z = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    z = np.random.default_rng(0).normal(size=(60, 2))
     path = tmp_path_factory.mktemp("c") / "c.safetensors"
-    calibrators.save(calibrators.fit("Temperature", Predictions(z, torch.arange(60) % 2)), path)
+    calibrators.save(calibrators.fit("Temperature", Predictions(z, np.arange(60) % 2)), path)
     return path
 
 
@@ -539,8 +539,11 @@ def test_json_lines_that_are_cut_off_are_refused_with_their_number(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".csv", ".jsonl.gz", ".parquet", ".xlsx"])
 def test_calibrated_arrays_keep_row_attributes(tmp_path, calibrator_path, suffix):
-    z = torch.randn(6, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    arrays = {"logits": z.numpy(), "labels": np.arange(6) % 2, "weights": np.array([1, 2, 0.5, 1, 1, 0.5])}
+    arrays = {
+        "logits": np.random.default_rng(2).normal(size=(6, 2)),
+        "labels": np.arange(6) % 2,
+        "weights": np.array([1, 2, 0.5, 1, 1, 0.5]),
+    }
     arrays |= {"clusters": np.arange(6) // 2, "groups": np.array([0, 1, 1, 0, 0, 1])}
     arrays |= {"group_names": np.array(["b", "a"])}
     arrays |= {"class_names": np.array(["no", "yes"]), "ids": np.array([f"r{i}" for i in range(6)])}

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -196,7 +197,8 @@ def folder(tmp_path):
 def test_command_prints_and_writes_the_card(folder):
     finished = run("card", "small.jsonl", "large.jsonl", "--html", "card.html", "--json", "card.json", folder=folder)
     assert (finished.returncode, finished.stderr) == (0, "")
-    assert_rendered("card", finished.stdout)
+    # The errors of HLE, unlike their ranges, depend on the processor's order of equal confidences
+    assert_rendered("card", re.sub(r"0\.\d{4} (?=\(0\.\d{4} to)", "0.____ ", finished.stdout))
     assert max(map(len, finished.stdout.splitlines())) <= 80
     content = json.loads((folder / "card.json").read_text())
     assert [model["name"] for model in content["models"]] == ["small", "large"]

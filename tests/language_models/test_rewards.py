@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from refusals import code_of
 
 from calibrant.language_models import confidence_reward, score_reward
@@ -68,7 +67,7 @@ def test_a_credit_earns_the_mean_of_a_right_and_a_wrong_answer():
         [r / 4 + 3 * w / 4 for r, w in zip(of_credit[1], of_credit[0], strict=True)]
     )
     assert int(np.argmax(of_credit[0.25])) == 1
-    half = confidence_reward(lambda text: torch.tensor(0.5))(texts)
+    half = confidence_reward(lambda text: np.array(0.5))(texts)
     assert half == confidence_reward(lambda text: 0.5)(texts)
     assert code_of(confidence_reward(lambda text: "no"), texts) == "grade"
     assert code_of(confidence_reward(lambda text: 3.0), texts) == "grade"

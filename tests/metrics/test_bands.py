@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
+from scipy.special import expit
 
 from calibrant import Predictions, metrics
 from calibrant._core.kernels.bins import Events
@@ -18,12 +18,8 @@ from calibrant.metrics.curves import (
 ROUNDING = 1e-9
 
 
-def draw_uniform(n: int, generator: torch.Generator) -> np.ndarray:
-    return torch.rand(n, generator=generator, dtype=torch.float64).numpy()
-
-
-def draw_confidences(kind: str, n: int, generator: torch.Generator) -> np.ndarray:
-    c = draw_uniform(n, generator)
+def draw_confidences(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:
+    c = rng.random(n)
     return {"spread": c, "high": 0.9 + 0.1 * c, "rounded": (10 * c).round() / 10}[kind]
 
 
@@ -33,12 +29,12 @@ def holds(low: np.ndarray, high: np.ndarray, truth: np.ndarray) -> bool:
 
 def covered_shares(kind: str, n: int, shift: float, draws: int) -> dict[str, float]:
     """Return the share of draws in which each band holds the whole truth; confidences are `shift` too high."""
-    g, count = torch.Generator().manual_seed(n), dict.fromkeys(("bins", "thresholds", "risk"), 0)
+    rng, count = np.random.default_rng(n), dict.fromkeys(("bins", "thresholds", "risk"), 0)
     count |= {} if shift else {"corp": 0}
     for i in range(draws):
-        c = draw_confidences(kind, n, g)
+        c = draw_confidences(kind, n, rng)
         truth = (c - shift).clip(0, 1)
-        events = Events(c, (draw_uniform(n, g) < truth).astype(float))
+        events = Events(c, (rng.random(n) < truth).astype(float))
         true_events, by_score = Events(c, truth), events.by_score
         bins, true_bins = events.equal_width(15), true_events.equal_width(15)
         is_full = bins.count > 0
@@ -77,9 +73,9 @@ def test_bands_hold_simultaneously(kind, n, shift):
 @pytest.mark.parametrize("spread", [2.0, 4.0])
 def test_extreme_probabilities_do_not_widen_the_whole_band(spread):
     """With 2,000 examples of which many are nearly 0 or 1, the band is not the whole square."""
-    g = torch.Generator().manual_seed(0)
-    c = (spread * torch.randn(2000, generator=g, dtype=torch.float64)).sigmoid().numpy()
-    curve = corp_of(Events(c, (draw_uniform(2000, g) < c).astype(float)).by_score, 0.9, 300, 0)
+    rng = np.random.default_rng(0)
+    c = expit(spread * rng.standard_normal(2000))
+    curve = corp_of(Events(c, (rng.random(2000) < c).astype(float)).by_score, 0.9, 300, 0)
     assert (curve.high - curve.low).mean() < 0.3
 
 
@@ -92,22 +88,20 @@ def test_one_confidence_needs_no_adjustment():
 
 
 def test_integer_weights_are_copies():
-    g = torch.Generator().manual_seed(0)
-    c, a, w = torch.rand(30, generator=g).double(), torch.randint(2, (30,), generator=g), torch.arange(30) % 3 + 1
+    rng = np.random.default_rng(0)
+    c, a, w = rng.random(30), rng.integers(2, size=30), np.arange(30) % 3 + 1
     weighted = metrics.curves.risk_coverage(Predictions.from_confidence(c, a, weights=w))
-    copied = metrics.curves.risk_coverage(Predictions.from_confidence(c.repeat_interleave(w), a.repeat_interleave(w)))
+    copied = metrics.curves.risk_coverage(Predictions.from_confidence(c.repeat(w), a.repeat(w)))
     for name in ("x", "y", "low", "high"):
         np.testing.assert_allclose(getattr(weighted, name), getattr(copied, name), rtol=1e-7, atol=1e-7)
 
 
 def test_clusters_widen_the_band():
-    g = torch.Generator().manual_seed(1)
-    c = torch.rand(40, generator=g).double()
-    a = torch.randint(2, (40,), generator=g)
-    rows = {"confidence": c.repeat(5), "correct": a.repeat(5)}
-    copies = Predictions.from_confidence(*rows.values(), clusters=torch.arange(40).repeat(5))
+    rng = np.random.default_rng(1)
+    rows = np.tile(rng.random(40), 5), np.tile(rng.integers(2, size=40), 5)
     independent, clustered = (
-        metrics.curves.risk_coverage(p) for p in (Predictions.from_confidence(*rows.values()), copies)
+        metrics.curves.risk_coverage(Predictions.from_confidence(*rows, clusters=clusters))
+        for clusters in (None, np.tile(np.arange(40), 5))
     )
     assert (clustered.high - clustered.low).mean() > 1.5 * (independent.high - independent.low).mean()
     assert (clustered.low <= clustered.y).all()
@@ -123,20 +117,18 @@ def test_no_example_above_a_threshold_gives_no_information():
 
 @pytest.mark.slow
 def test_band_of_drawn_curves_holds_a_further_curve():
-    g = torch.Generator().manual_seed(2)
-    inside = 0
+    rng, inside = np.random.default_rng(2), 0
     for _ in range(200):
-        curves = torch.randn(101, 30, generator=g, dtype=torch.float64).cumsum(1).sigmoid().numpy()
+        curves = expit(rng.standard_normal((101, 30)).cumsum(1))
         inside += holds(*simultaneous_band(curves[1:], 0.9), curves[0])
     assert inside >= 0.85 * 200
 
 
 def test_band_of_clusters_holds_the_curve_at_every_tie():
     """Sums of many equal confidences are rounded, and still belong to their own step of the curve."""
-    g = torch.Generator().manual_seed(0)
-    c = torch.tensor([0.85, 0.9, 0.95], dtype=torch.float64)[torch.randint(0, 3, (12_000,), generator=g)]
-    correct = (torch.rand(12_000, generator=g, dtype=torch.float64) < c).long()
-    p = Predictions.from_confidence(c, correct, clusters=torch.arange(12_000))
+    rng = np.random.default_rng(0)
+    c = rng.choice([0.85, 0.9, 0.95], 12_000)
+    p = Predictions.from_confidence(c, (rng.random(12_000) < c).astype(int), clusters=np.arange(12_000))
     curve = metrics.curves.risk_coverage(p)
     assert curve.low is not None
     assert curve.high is not None

@@ -4,14 +4,13 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from refusals import refused
+from scipy.special import expit, ndtr
 
 from calibrant import Predictions, measure, metrics
 from calibrant.metrics import Summary, compare
 from calibrant.metrics._intervals import cluster_share_interval
 
-F = torch.float64
 MEANS = ["accuracy", "error", "nll", "brier", "event_brier", "signed_gap", "confident_share", "confident_accuracy"]
 INTERVALS = [*MEANS, "auroc", "debiased_l2"]
 
@@ -20,14 +19,13 @@ def settings(name: str) -> dict[str, float]:
     return {"above": 0.7} if name.startswith("confident") else {}
 
 
-def draw(g: torch.Generator, clusters: int = 50, size: int = 100, shift: float = 0.0) -> Predictions:
+def draw(rng: np.random.Generator, clusters: int = 50, size: int = 100, shift: float = 0.0) -> Predictions:
     """Draw binary predictions whose scores and outcomes depend on the cluster; calibrated if `shift` is 0."""
-    score = torch.randn(clusters, 1, dtype=F, generator=g) + 0.6 * torch.randn(clusters, size, dtype=F, generator=g)
-    common, noise = (torch.randn(clusters, m, dtype=F, generator=g) for m in (1, size))
-    outcome = torch.special.ndtr(math.sqrt(0.6) * common + math.sqrt(0.4) * noise) < (score + shift).sigmoid()
-    logits = torch.stack([torch.zeros_like(score), score], -1).view(-1, 2)
-    index = torch.arange(clusters).repeat_interleave(size)
-    return Predictions(logits, outcome.long().flatten(), of=1, clusters=index)
+    score = rng.standard_normal((clusters, 1)) + 0.6 * rng.standard_normal((clusters, size))
+    common, noise = (rng.standard_normal((clusters, m)) for m in (1, size))
+    outcome = ndtr(math.sqrt(0.6) * common + math.sqrt(0.4) * noise) < expit(score + shift)
+    logits = np.stack([np.zeros_like(score), score], -1).reshape(-1, 2)
+    return Predictions(logits, outcome.astype(int).ravel(), of=1, clusters=np.arange(clusters).repeat(size))
 
 
 def independent(p: Predictions) -> Predictions:
@@ -36,12 +34,12 @@ def independent(p: Predictions) -> Predictions:
 
 @pytest.fixture
 def sample() -> Predictions:
-    return independent(draw(torch.Generator().manual_seed(3), clusters=80, size=1))
+    return independent(draw(np.random.default_rng(3), clusters=80, size=1))
 
 
 def copies(p: Predictions, times: int = 3) -> Predictions:
     """Repeat every example, with its copies in one cluster."""
-    index = torch.arange(len(p)).repeat(times)
+    index = np.tile(np.arange(len(p)), times)
     return Predictions(p.logits[index], p.labels[index], of=p.of, clusters=index)
 
 
@@ -80,7 +78,7 @@ def test_share_without_clusters_has_the_whole_range():
 
 
 def test_copies_in_clusters_sharpen_no_test_and_no_noise_floor():
-    sample = independent(draw(torch.Generator().manual_seed(23), clusters=80, size=1))  # p-values of .12 to .16
+    sample = independent(draw(np.random.default_rng(23), clusters=80, size=1))  # p-values of .12 to .16
     for name in ("kuiper", "ks", "omnibus", "skce"):
         test = getattr(metrics, name).test
         original, clustered, naive = (
@@ -109,7 +107,8 @@ def test_one_cluster_gives_unbounded_intervals(sample):
     assert "in 1 cluster" in str(measure(p))
 
 
-def test_compare_leaves_out_whole_clusters(sample):
+def test_compare_leaves_out_whole_clusters():
+    sample = independent(draw(np.random.default_rng(3), clusters=200, size=1))  # over 100 rows: as distinct as copies
     first = copies(sample, 9)
     second = Predictions(1.3 * first.logits, first.labels, of=1, clusters=first.clusters)
     second_sample = Predictions(1.3 * sample.logits, sample.labels, of=1)
@@ -118,14 +117,14 @@ def test_compare_leaves_out_whole_clusters(sample):
     naive = compare(independent(first), independent(second), names=names)
     for name in names:
         width = [row[name].high - row[name].low for row in (original, clustered, naive)]
-        assert width[1] == pytest.approx(width[0], rel=0.35)
+        assert width[1] == pytest.approx(width[0], rel=0.15)
         assert width[2] < 0.6 * width[0]
     with refused("different_clusters"):
         compare(first, independent(second))
 
 
 def test_summary_keeps_sets_of_whole_clusters():
-    p = draw(torch.Generator().manual_seed(5), clusters=400, size=10)
+    p = draw(np.random.default_rng(5), clusters=400, size=10)
     parts = [Summary.from_predictions(p[i : i + 1000]) for i in range(0, 4000, 1000)]
     from_all, merged = Summary.from_predictions(p), parts[3] + parts[1] + Summary.empty(of=1) + (parts[2] + parts[0])
     assert from_all.slots is not None
@@ -149,10 +148,10 @@ def test_summary_keeps_sets_of_whole_clusters():
 
 
 def test_cluster_intervals_cover_and_naive_intervals_do_not():
-    g = torch.Generator().manual_seed(1)
+    rng = np.random.default_rng(1)
     covered, rejected = [0, 0], [0, 0]
     for _ in range(16):
-        p = draw(g)
+        p = draw(rng)
         for i, q in enumerate((p, independent(p))):
             covered[i] += 0.0 in metrics.signed_gap.interval(q)
             rejected[i] += metrics.kuiper.test(q).p_value < 0.05
@@ -163,14 +162,14 @@ def test_cluster_intervals_cover_and_naive_intervals_do_not():
 @pytest.mark.large
 @pytest.mark.parametrize("shift", [0.0, 0.5])
 def test_coverage_and_size_with_fifty_clusters_of_a_hundred(shift):
-    g, times = torch.Generator().manual_seed(11), 200
-    population = independent(draw(g, clusters=30_000, shift=shift))
+    rng, times = np.random.default_rng(11), 200
+    population = independent(draw(rng, clusters=30_000, shift=shift))
     truth = {name: float(getattr(metrics, name)(population, **settings(name))) for name in INTERVALS}
     truth |= {"debiased_l2": 0.0} if shift == 0 else {}
     covered = {name: [0, 0] for name in INTERVALS}
     rejected, above, summed = dict.fromkeys(("kuiper", "ks", "skce"), 0), [0, 0], dict.fromkeys(("nll", "accuracy"), 0)
     for _ in range(times):
-        p = draw(g, shift=shift)
+        p = draw(rng, shift=shift)
         for name in INTERVALS:
             for i, q in enumerate((p, independent(p))):
                 covered[name][i] += truth[name] in getattr(metrics, name).interval(q, **settings(name))

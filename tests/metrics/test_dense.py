@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-import torch
+from drawn import drawn_labels
 from refusals import refused
 
 from calibrant import Predictions, measure
@@ -14,10 +14,10 @@ from calibrant.metrics import Summary
 from calibrant.metrics.tables import classes, groups
 
 
-def images(n: int = 6, *, names: bool = True) -> tuple[torch.Tensor, torch.Tensor, list[str] | None]:
-    g = torch.Generator().manual_seed(0)
-    z = 2 * torch.randn(n, 4, 9, 7, generator=g, dtype=torch.float64)
-    y = torch.distributions.Categorical(logits=(z / 2).movedim(1, -1)).sample()
+def images(n: int = 6, *, names: bool = True) -> tuple[np.ndarray, np.ndarray, list[str] | None]:
+    rng = np.random.default_rng(0)
+    z = 2 * rng.standard_normal((n, 4, 9, 7))
+    y = drawn_labels(np.moveaxis(z / 2, 1, -1), rng)
     y[:, 0] = 255
     return z, y, [f"image {i}" for i in range(n)] if names else None
 
@@ -57,15 +57,16 @@ def test_class_sums_are_optional_and_merge():
 
 
 STREAM = """
-import sys, torch
+import sys
+import numpy as np
 from calibrant import Predictions, measure
 from calibrant.assessment import summarize
 
 def pieces():
-    g = torch.Generator().manual_seed(0)
+    rng = np.random.default_rng(0)
     for _ in range(int(sys.argv[1])):
-        z = torch.randn(1, 5, 256, 256, generator=g)
-        yield Predictions(z, torch.randint(0, 5, (1, 256, 256), generator=g))
+        z = rng.standard_normal((1, 5, 256, 256), dtype=np.float32)
+        yield Predictions(z, rng.integers(5, size=(1, 256, 256)))
 
 measure(summarize(pieces()))
 # not ru_maxrss, which keeps the peak of the parent process across exec
@@ -86,8 +87,8 @@ def test_memory_of_streamed_pixels_does_not_grow():
 
 def test_dense_file_is_streamed_with_its_classes(tmp_path):
     z, y, _ = images(names=False)
-    np.save(tmp_path / "s_logits.npy", z.numpy())
-    np.save(tmp_path / "s_labels.npy", y.numpy())
+    np.save(tmp_path / "s_logits.npy", z)
+    np.save(tmp_path / "s_labels.npy", y)
     pieces = Predictions.load_chunks(tmp_path / "s_logits.npy", rows=2, ignore_index=255)
     streamed, all_images = measure(summarize(pieces)), measure(Predictions(z, y, ignore_index=255))
     assert streamed.n == all_images.n == 6 * 8 * 7

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-import torch
+from drawn import drawn_labels
 from refusals import refused
 
 from calibrant import Predictions, assess, measure
@@ -16,15 +16,15 @@ CHANCE = ("low", "high", "floor", "floor_high")
 
 
 def draw(n: int = 1200, *, weighted: bool = False, clusters: int = 0, seed: int = 0) -> Predictions:
-    g = torch.Generator().manual_seed(seed)
-    z = 2 * torch.randn(n, 3, generator=g, dtype=torch.float64)
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((n, 3))
     names = ["b", "a", "2", "10", "only one"]
-    group = torch.randint(0, 4, (n,), generator=g)
+    group = rng.integers(4, size=n)
     group[n // 2] = 4
-    cluster = torch.arange(n) // max(n // clusters, 1) if clusters else None
-    y = torch.multinomial((z / 2).softmax(1), 1, generator=g).squeeze(1)
-    w = {"weights": 3 * torch.rand(n, generator=g, dtype=torch.float64), "weights_are": "counts"} if weighted else {}
-    return Predictions(z, y, **w, groups=[names[i] for i in group.tolist()], clusters=cluster)
+    cluster = np.arange(n) // max(n // clusters, 1) if clusters else None
+    y = drawn_labels(z / 2, rng)
+    w = {"weights": 3 * rng.random(n), "weights_are": "counts"} if weighted else {}
+    return Predictions(z, y, **w, groups=[names[i] for i in group], clusters=cluster)
 
 
 def in_batches(p: Predictions, size: int) -> Summary:

@@ -2,27 +2,23 @@
 
 import numpy as np
 import pytest
-import relplot
-import torch
-from netcal.metrics import ECE, MCE
-from torchmetrics.functional.classification import binary_calibration_error
+from drawn import drawn_labels
+from scipy.special import softmax
 
 from calibrant import Predictions, metrics
-from calibrant.integrations.torchmetrics import CalibrationMetric
 
 BINS = 20
 
 
 @pytest.fixture(scope="module")
-def dense() -> tuple[torch.Tensor, torch.Tensor]:
+def dense() -> tuple[np.ndarray, np.ndarray]:
     """Return overconfident probabilities (n, k, h, w) and labels (n, h, w)."""
-    g = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(3, 4, 24, 20, generator=g)
-    true = (0.6 * logits).softmax(1).movedim(1, -1).flatten(0, -2)
-    return logits.softmax(1), torch.multinomial(true, 1, generator=g).view(3, 24, 20)
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.standard_normal((3, 4, 24, 20), dtype=np.float32)
+    return softmax(logits, 1), drawn_labels(0.6 * np.moveaxis(logits, 1, -1), rng)
 
 
-def errors_by_image_and_class(dense) -> dict[str, torch.Tensor]:
+def errors_by_image_and_class(dense) -> dict[str, np.ndarray]:
     """Return our errors (n, k) of every class of every image; "average" is the plain mean over non-empty bins."""
     probs, labels = dense
     errors: dict[str, list[float]] = {"expected": [], "average": [], "maximum": []}
@@ -33,17 +29,16 @@ def errors_by_image_and_class(dense) -> dict[str, torch.Tensor]:
             errors["expected"].append(float(metrics.ece(event, bins=BINS)))
             errors["average"].append(abs(table.accuracy - table.confidence)[table.count > 0].mean())
             errors["maximum"].append(float(metrics.mce(event, bins=BINS)))
-    return {name: torch.tensor(values).view(len(probs), -1) for name, values in errors.items()}
+    return {name: np.reshape(values, (len(probs), -1)) for name, values in errors.items()}
 
 
-def errors_by_formula(probs: torch.Tensor, outcome: torch.Tensor) -> dict[str, float]:
+def errors_by_formula(probs: np.ndarray, outcome: np.ndarray) -> dict[str, float]:
     """Return the three reductions of the gaps of bins (i/b, (i+1)/b] that MONAI's documentation defines."""
-    p, y = probs.double().flatten(), outcome.double().flatten()
-    index = (p * BINS).ceil().clamp(1, BINS) - 1
-    count = torch.stack([(index == i).sum() for i in range(BINS)])
-    gaps = torch.stack([(p - y)[index == i].mean().abs() for i in range(BINS) if count[i]])
-    share = count[count > 0].double() / len(p)
-    return {"expected": float(share @ gaps), "average": float(gaps.mean()), "maximum": float(gaps.max())}
+    p, y = probs.astype(float).ravel(), outcome.ravel()
+    index = np.ceil(p * BINS).clip(1, BINS)
+    gaps = [abs((p - y)[index == i].mean()) for i in np.unique(index)]
+    share = np.unique(index, return_counts=True)[1] / len(p)
+    return {"expected": share @ gaps, "average": np.mean(gaps), "maximum": max(gaps)}
 
 
 def test_errors_of_pixels_follow_the_formulas_of_monai(dense):
@@ -52,18 +47,18 @@ def test_errors_of_pixels_follow_the_formulas_of_monai(dense):
     for i in range(3):
         for j in range(4):
             for name, value in errors_by_formula(probs[i, j], labels[i] == j).items():
-                assert float(ours[name][i, j]) == pytest.approx(value, abs=1e-6)
+                assert ours[name][i, j] == pytest.approx(value, abs=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore")  # of MONAI
 @pytest.mark.parametrize("reduction", ["expected", "average", "maximum"])
-def test_errors_of_pixels_agree_with_monai(dense, reduction):
+def test_errors_of_pixels_agree_with_monai(dense, torch, reduction):
     theirs = pytest.importorskip("monai.metrics", reason="MONAI is not installed")
-    probs, labels = dense
+    probs, labels = map(torch.from_numpy, dense)
     one_hot = torch.nn.functional.one_hot(labels, 4).movedim(-1, 1)
     metric = theirs.CalibrationErrorMetric(BINS, calibration_reduction=reduction, metric_reduction="none")
     metric(y_pred=probs, y=one_hot)
-    torch.testing.assert_close(errors_by_image_and_class(dense)[reduction], metric.aggregate(), atol=1e-6, rtol=0)
+    np.testing.assert_allclose(errors_by_image_and_class(dense)[reduction], metric.aggregate(), atol=1e-6, rtol=0)
 
 
 @pytest.fixture(scope="module")
@@ -75,20 +70,26 @@ def stated() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("bins", [1, 10, 15])
-def test_binary_events_agree_with_netcal_and_torchmetrics(stated, bins):
+def test_binary_events_agree_with_netcal_and_torchmetrics(stated, torch, bins):
+    netcal = pytest.importorskip("netcal.metrics")
+    torchmetrics = pytest.importorskip("torchmetrics.functional.classification")
+    from calibrant.integrations.torchmetrics import CalibrationMetric
+
     c, y = stated
+    data = torch.tensor(c), torch.tensor(y)
     for p in Predictions.from_confidence(c, y), Predictions.from_binary_logits(np.log(c / (1 - c)), y):
-        assert float(metrics.ece(p, bins=bins)) == pytest.approx(ECE(bins).measure(c, y), abs=1e-6)
-        assert float(metrics.mce(p, bins=bins)) == pytest.approx(MCE(bins).measure(c, y), abs=1e-6)
+        assert float(metrics.ece(p, bins=bins)) == pytest.approx(netcal.ECE(bins).measure(c, y), abs=1e-6)
+        assert float(metrics.mce(p, bins=bins)) == pytest.approx(netcal.MCE(bins).measure(c, y), abs=1e-6)
         for norm, ours in ("l1", metrics.ece), ("max", metrics.mce):
-            theirs = binary_calibration_error(torch.tensor(c), torch.tensor(y), n_bins=bins, norm=norm)
+            theirs = torchmetrics.binary_calibration_error(*data, n_bins=bins, norm=norm)
             assert float(ours(p, bins=bins)) == pytest.approx(float(theirs), abs=1e-6)
     metric = CalibrationMetric("ece", bins=bins, binary=True, probs=True)
-    metric.update(torch.tensor(c), torch.tensor(y))
-    assert float(metric.compute()) == pytest.approx(ECE(bins).measure(c, y), abs=1e-6)
+    metric.update(*data)
+    assert float(metric.compute()) == pytest.approx(netcal.ECE(bins).measure(c, y), abs=1e-6)
 
 
 def test_binary_events_agree_with_relplot(stated):
+    relplot = pytest.importorskip("relplot")
     c, y = stated
     p = Predictions.from_confidence(c, y)
     assert float(metrics.smooth_ece(p)) == pytest.approx(relplot.smECE(c, y), abs=1.5e-3)
@@ -97,6 +98,7 @@ def test_binary_events_agree_with_relplot(stated):
 
 @pytest.mark.parametrize("bins", [5, 10, 20])
 def test_detections_agree_with_netcal(stated, bins):
+    netcal = pytest.importorskip("netcal.metrics")
     c, matched = stated
     ours = metrics.ece(Predictions.from_confidence(c, matched), bins=bins)
-    assert float(ours) == pytest.approx(ECE(bins, detection=True).measure(c, matched), abs=1e-6)
+    assert float(ours) == pytest.approx(netcal.ECE(bins, detection=True).measure(c, matched), abs=1e-6)

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-import torch
+from drawn import drawn_labels
 from refusals import code_of
 from scipy.optimize import brentq, minimize
-from scipy.special import expit
+from scipy.special import expit, softmax
 from scipy.stats import chi2, norm, poisson
 
 import calibrant
@@ -154,12 +154,12 @@ def test_metrics_stand_in_measure_check_compare_and_summaries():
 
 
 def test_one_class_against_the_rest_is_its_event():
-    g = torch.Generator().manual_seed(0)
-    logits = torch.randn(500, 3, dtype=torch.float64, generator=g)
-    p = Predictions(logits, torch.multinomial((0.7 * logits).softmax(1), 1, generator=g).squeeze(1))
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((500, 3))
+    p = Predictions(logits, drawn_labels(0.7 * logits, rng))
     for name in ("calibration_slope", "observed_expected", "average_precision"):
         by_class = [float(getattr(metrics, name)(p.with_event(j))) for j in range(3)]
-        events = [Events(logits.softmax(1)[:, j].numpy(), (p.labels == j).astype(float)) for j in range(3)]
+        events = [Events(softmax(logits, 1)[:, j], (p.labels == j).astype(float)) for j in range(3)]
         assert by_class == pytest.approx([float(getattr(metrics, name)(e)) for e in events])
         assert float(getattr(metrics, name)(p.with_event("classes"))) == pytest.approx(np.mean(by_class))
 

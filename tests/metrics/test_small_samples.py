@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from scipy.special import ndtri
 
 from calibrant import Predictions, metrics
@@ -20,10 +19,6 @@ CONSISTENT = {  # values if 90 % of the answers with a confidence of 90 % are co
     "brier": 0.18,
     "nll": -0.9 * math.log(0.9) - 0.1 * math.log(0.1),
 }
-
-
-def draw_uniform(n: int, generator: torch.Generator) -> np.ndarray:
-    return torch.rand(n, dtype=torch.float64, generator=generator).numpy()
 
 
 @pytest.fixture
@@ -68,10 +63,9 @@ def test_interval_of_one_example_is_the_whole_range(name):
 @pytest.mark.parametrize("name", MEANS)
 @pytest.mark.parametrize("clustered", [False, True])
 def test_summary_has_the_intervals_of_the_predictions(name, clustered):
-    g = torch.Generator().manual_seed(0)
-    c = 1 - 0.5 * torch.rand(50, generator=g, dtype=torch.float64) ** 2
-    correct = (torch.rand(50, generator=g) < c).long()
-    p = Predictions.from_confidence(c, correct)
+    rng = np.random.default_rng(0)
+    c = 1 - 0.5 * rng.random(50) ** 2
+    p = Predictions.from_confidence(c, (rng.random(50) < c).astype(int))
     if clustered:  # exact only if every cluster has its own set
         p = Predictions(p.logits[:8], p.labels[:8], of=1, clusters=range(8))
     summary = metrics.Summary.from_predictions(p)
@@ -162,7 +156,7 @@ def test_interval_allows_for_an_error_of_the_most_confident_predictions(name, ex
 
 
 def test_nll_interval_of_saturated_logits_allows_for_their_score():
-    z = torch.tensor([[0.0, 200.0]] * 5 + [[0.0, 1.0]] * 45)  # 1 - p is 0 in float64
+    z = np.array([[0.0, 200.0]] * 5 + [[0.0, 1.0]] * 45)  # 1 - p is 0 in float64
     interval = metrics.nll.interval(Predictions(z, [1] * 50))
     assert interval.high > 200 / 50
     summary = sum((Summary.from_predictions(Predictions(z[i::2], [1] * 25)) for i in (0, 1)), Summary.empty())
@@ -178,9 +172,9 @@ def test_nll_has_no_interval_if_an_error_has_probability_0():
 
 @pytest.mark.parametrize("name", MEANS)
 def test_interval_of_many_examples_is_the_normal_one(name):
-    g = torch.Generator().manual_seed(0)
-    c = 0.5 + 0.5 * torch.rand(1000, generator=g, dtype=torch.float64)
-    p = Predictions.from_confidence(c, (torch.rand(1000, generator=g) < c).long())
+    rng = np.random.default_rng(0)
+    c = 0.5 + 0.5 * rng.random(1000)
+    p = Predictions.from_confidence(c, (rng.random(1000) < c).astype(int))
     metric = getattr(metrics, name)
     values, interval = metric.values(p), metric.interval(p)
     excess = 0.12 if name == "nll" else 0.03  # an unseen error of the most confident prediction costs much
@@ -200,17 +194,17 @@ def test_twenty_correct_answers_are_compatible_with_a_debiased_error_of_zero(all
 @pytest.mark.parametrize("shift", [0.0, 0.1])
 @pytest.mark.parametrize("n", [20, 100])
 def test_debiased_error_interval_covers_with_few_examples(n, shift):
-    draws, g = 100, torch.Generator().manual_seed(n)
+    draws, rng = 100, np.random.default_rng(n)
     c = np.full(n, 0.9)
-    correct = (torch.rand(draws, n, generator=g) < 0.9 - shift).numpy().astype(float)
+    correct = (rng.random((draws, n)) < 0.9 - shift).astype(float)
     interval = [metrics.debiased_l2.interval(Events(c, row), level=0.9) for row in correct]
     assert sum(interval.low <= shift + 1e-9 <= interval.high + 2e-9 for interval in interval) / draws > 0.85
 
 
 def separated(negatives: int, positives: int) -> Predictions:
     n = negatives + positives
-    scores = torch.arange(n, dtype=torch.float64)
-    return Predictions(torch.stack([0 * scores, scores], 1), (scores >= negatives).long(), of=1)
+    scores = np.arange(n, dtype=float)
+    return Predictions(np.stack([0 * scores, scores], 1), (scores >= negatives).astype(int), of=1)
 
 
 def test_auroc_interval_of_five_separated_examples_is_wide():
@@ -229,11 +223,10 @@ def test_auroc_interval_is_symmetric_and_narrows():
 
 
 def test_auroc_interval_covers_with_few_examples():
-    draws, area, g = 100, 0.95, torch.Generator().manual_seed(0)
-    labels = torch.arange(20) % 2
-    gap = math.sqrt(2) * float(torch.special.ndtri(torch.tensor(area, dtype=torch.float64)))
-    scores = torch.randn(draws, 20, generator=g, dtype=torch.float64) + gap * labels
-    logits = torch.stack([torch.zeros_like(scores), scores], -1)
+    draws, area, rng = 100, 0.95, np.random.default_rng(0)
+    labels = np.arange(20) % 2
+    scores = rng.standard_normal((draws, 20)) + math.sqrt(2) * ndtri(area) * labels
+    logits = np.stack([np.zeros_like(scores), scores], -1)
     covered = sum(area in metrics.auroc.interval(Predictions(z, labels, of=1)) for z in logits)
     assert covered / draws > 0.85
 
@@ -262,10 +255,10 @@ def test_few_expected_errors_reject_no_calibrated_model(structure, confidence, n
 
 @pytest.mark.slow
 def test_smooth_ece_test_has_its_nominal_size_and_power():
-    g, p_values = torch.Generator().manual_seed(0), {0.0: [], 0.2: []}
+    rng, p_values = np.random.default_rng(0), {0.0: [], 0.2: []}
     for _ in range(200):
-        c = 0.5 + 0.5 * draw_uniform(100, g)
-        a = (draw_uniform(100, g) < c).astype(float)
+        c = 0.5 + 0.5 * rng.random(100)
+        a = (rng.random(100) < c).astype(float)
         for shift, values in p_values.items():
             values.append(metrics.smooth_ece.test(Events((c - shift).clip(0, 1), a), draws=199).p_value)
     assert 0.01 <= np.mean(np.array(p_values[0.0]) <= 0.05) <= 0.09
@@ -284,9 +277,9 @@ def test_p_values_below_a_thousandth_need_no_simulation():
 
 
 def test_clusters_of_one_example_are_independent_examples():
-    g = torch.Generator().manual_seed(0)
-    c = draw_uniform(50, g)
-    a = (draw_uniform(50, g) < c * 0.7).astype(float)
+    rng = np.random.default_rng(0)
+    c = rng.random(50)
+    a = (rng.random(50) < c * 0.7).astype(float)
     independent, clustered = Events(c, a), Events(c, a, None, np.arange(50))
     for name in ("kuiper", "ks", "skce", "smooth_ece"):
         p_values = [getattr(metrics, name).test(events).p_value for events in (independent, clustered)]
@@ -294,8 +287,8 @@ def test_clusters_of_one_example_are_independent_examples():
 
 
 def test_comparison_of_fewer_examples_than_groups_leaves_out_one_at_a_time():
-    g = torch.Generator().manual_seed(0)
-    p = Predictions(torch.randn(20, 3, generator=g), torch.randint(3, (20,), generator=g))
+    rng = np.random.default_rng(0)
+    p = Predictions(rng.standard_normal((20, 3)), rng.integers(3, size=20))
     row = metrics.compare(p, Predictions(2 * p.logits, p.labels), names=["ece"])["ece"]
     assert 0 < row.high - row.low < 1
 
@@ -303,13 +296,13 @@ def test_comparison_of_fewer_examples_than_groups_leaves_out_one_at_a_time():
 @pytest.mark.slow
 @pytest.mark.parametrize("structure", ["independent", "clusters"])
 def test_aurc_interval_covers_the_truth(structure):
-    g = torch.Generator().manual_seed(0)
-    population = 0.5 + 0.5 * draw_uniform(200_000, g)
+    rng = np.random.default_rng(0)
+    population = 0.5 + 0.5 * rng.random(200_000)
     truth, covered = float(metrics.aurc(Events(population, population))), 0
     for _ in range(200):
         clusters = np.arange(30).repeat(4) if structure == "clusters" else None
-        c = 0.5 + 0.5 * draw_uniform(30 if clusters is None else 120, g)
-        u = draw_uniform(30, g)  # shared by the examples of a cluster
+        c = 0.5 + 0.5 * rng.random(30 if clusters is None else 120)
+        u = rng.random(30)  # shared by the examples of a cluster
         outcome = (u if clusters is None else u[clusters]) < c
         interval = metrics.aurc.interval(Events(c, outcome.astype(float), None, clusters))
         covered += interval.low <= truth <= interval.high
@@ -317,9 +310,9 @@ def test_aurc_interval_covers_the_truth(structure):
 
 
 def test_aurc_standard_error_is_that_of_the_jackknife():
-    g = torch.Generator().manual_seed(0)
-    c = 0.5 + 0.5 * draw_uniform(400, g)
-    a = (draw_uniform(400, g) < c).astype(float)
+    rng = np.random.default_rng(0)
+    c = 0.5 + 0.5 * rng.random(400)
+    a = (rng.random(400) < c).astype(float)
     remaining_rows = [np.arange(400) != i for i in range(400)]
     jackknife = np.array([metrics.aurc(Events(c[i], a[i])) for i in remaining_rows])
     error = math.sqrt(399 / 400 * np.square(jackknife - jackknife.mean()).sum())

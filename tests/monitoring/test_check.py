@@ -7,14 +7,13 @@ from xml.etree import ElementTree
 import numpy as np
 import polars
 import pytest
-import torch
 from commands import run
 from refusals import code_of, refused
 from rendered import assert_rendered
+from scipy.special import softmax
 from streams import draw
 
 from calibrant import Predictions, check, metrics
-from calibrant._core.tensors import logit_tensor
 from calibrant.monitoring import read_requirements
 from calibrant.planning import quick_sample_size
 
@@ -95,7 +94,7 @@ def test_gates_that_a_constant_passes_are_told():
     assert check(draw(500), ["ece < 0.02", "accuracy > 0.6"]).passing_constants == ()
     groups = Predictions.from_probs([0.2, 0.8] * 500, [0, 0, 0, 0, 1, 1, 1, 1, 0, 1] * 100, groups=["a", "b"] * 500)
     assert check(groups, "ece < 0.05").passing_constants == ("base rate",)
-    turned = Predictions(logit_tensor(groups), (torch.arange(1000) % 2), groups=["a", "b"] * 500)
+    turned = Predictions(groups.logits, np.arange(1000) % 2, groups=["a", "b"] * 500)
     assert check(turned, "ece < 0.05", by_group=True).passing_constants == ()
 
 
@@ -153,7 +152,7 @@ def test_too_little_data_names_a_size_that_decides():
 def test_groups_must_all_hold_and_one_broken_group_is_named():
     p = draw(4000, seed=4)
     names = np.random.default_rng(0).choice(["a", "b", "c"], 4000)
-    logits = torch.where(torch.from_numpy(names == "c")[:, None], 4 * logit_tensor(p), logit_tensor(p))
+    logits = p.logits * np.where(names == "c", 4.0, 1.0)[:, None]
     result = check(Predictions(logits, p.labels, groups=names), "signed_gap < 0.12", by_group=True)
     statuses = {condition.group: condition.status for condition in result.conditions}
     assert list(statuses) == [None, "a", "b", "c"]
@@ -182,7 +181,7 @@ def test_many_groups_rarely_break_together():
 def pair(n=2000, seed=0, scale=1.3):
     """Return predictions of a calibrated model and of an overconfident one, for the same examples."""
     p = draw(n, seed=seed)
-    return p, Predictions(scale * logit_tensor(p), p.labels)
+    return p, Predictions(scale * p.logits, p.labels)
 
 
 def test_relative_requirement_uses_pairs():
@@ -225,7 +224,7 @@ def test_calibration_errors_are_compared_with_the_old_model():
 
 def test_ids_decide_the_pairing():
     old, new = pair()
-    order = torch.randperm(2000, generator=torch.manual_seed(0))
+    order = np.random.default_rng(0).permutation(2000)
     ids = np.arange(2000)
     direct = check(new, "accuracy > old - 0.01", old=old, ids=ids, old_ids=ids)
     shuffled = check(new[order], "accuracy > old - 0.01", old=old, ids=ids[order], old_ids=ids)
@@ -286,7 +285,7 @@ def folder(tmp_path):
     """Write predictions of an old and a new model with ids and groups, and requirements."""
     old, new = pair()
     for name, p in (("old", old), ("new", new)):
-        probs = {f"prob_{j}": column for j, column in enumerate(logit_tensor(p).softmax(1).T.numpy())}
+        probs = {f"prob_{j}": column for j, column in enumerate(softmax(p.logits, 1).T)}
         rows = {"id": range(2000), "site": [f"s{i % 3}" for i in range(2000)], **probs, "label": p.labels}
         polars.DataFrame(rows).write_csv(tmp_path / f"{name}.csv")
     (tmp_path / "gate.toml").write_text('level = 0.9\nrequire = ["accuracy > 0.5", "nll < old + 0.1"]\n')
@@ -345,7 +344,7 @@ def test_whole_level_in_a_requirement_file_is_a_number(folder):
 
 def test_names_of_groups_cannot_break_the_report():
     p = draw(200, seed=0)
-    hostile = Predictions(logit_tensor(p), p.labels, groups=['<a b="\x1b">', "]]>\ufffe\uffff"] * 100)
+    hostile = Predictions(p.logits, p.labels, groups=['<a b="\x1b">', "]]>\ufffe\uffff"] * 100)
     result = check(hostile, "accuracy > 0.99", by_group=True)
     root = ElementTree.fromstring(result.junit())
     assert len(root.findall(".//testcase")) == 3

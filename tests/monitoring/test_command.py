@@ -5,10 +5,10 @@ import json
 import numpy as np
 import polars
 import pytest
-import torch
 from commands import run
 from refusals import code_of
 from rendered import assert_rendered
+from scipy.special import softmax
 from streams import draw, draw_groups
 
 from calibrant import Predictions, Watch
@@ -20,10 +20,7 @@ NAMES = ("cat", "dog", "owl")
 def frame_of(day, scale=1.0, n=300):
     """Return a day of predictions with ids, times, groups and labels."""
     p = draw(n, seed=day, scale=scale)
-    probs = {
-        f"prob_{name}": column
-        for name, column in zip(NAMES, torch.as_tensor(p.logits).softmax(1).T.numpy(), strict=True)
-    }
+    probs = {f"prob_{name}": column for name, column in zip(NAMES, softmax(p.logits, 1).T, strict=True)}
     times = [f"2026-03-{day:02d}T{i // 60:02d}:{i % 60:02d}:00" for i in range(n)]
     return polars.DataFrame(
         {

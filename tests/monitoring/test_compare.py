@@ -5,25 +5,22 @@ import json
 import numpy as np
 import polars
 import pytest
-import torch
 from calibrant.registry import METRICS
 from commands import run
 from refusals import code_of
 from rendered import assert_rendered
+from scipy.special import softmax
 from streams import draw
 
 from calibrant import Predictions, compare, drift, metrics
-from calibrant._core.tensors import logit_tensor
 from calibrant.monitoring._permutation import holm
 
 
 def noisy_pair(n, seed, scale=1.0, **options):
     """Return two models that add noise of the same distribution to the same logits; the second is scaled."""
-    g = torch.Generator().manual_seed(seed + 10**6)  # independent of the draw of the logits
-    p = draw(n, seed=seed)
-    noise = 0.5 * torch.randn(2, n, p.k, generator=g, dtype=torch.float64)
-    old, new = logit_tensor(p) + noise[0], scale * (logit_tensor(p) + noise[1])
-    return Predictions(old, p.labels, **options), Predictions(new, p.labels, **options)
+    p, rng = draw(n, seed=seed), np.random.default_rng(seed + 10**6)  # independent of the draw of the logits
+    old, new = p.logits + rng.normal(scale=0.5, size=(2, n, p.k))
+    return Predictions(old, p.labels, **options), Predictions(scale * new, p.labels, **options)
 
 
 def rows_of(result):
@@ -42,7 +39,7 @@ def test_identical_models_do_not_differ():
 
 def test_overconfident_model_differs_in_confidence_but_not_in_accuracy():
     p = draw(1000, seed=1)
-    result = compare(p, Predictions(2 * logit_tensor(p), p.labels))
+    result = compare(p, Predictions(2 * p.logits, p.labels))
     rows = rows_of(result)
     assert {row.name for row in result.differing} >= {"signed_gap", "nll", "ece", "confidences"}
     assert rows["accuracy", None].p_value == 1.0
@@ -127,30 +124,34 @@ def drift_alarm(reference, new):
 def test_clusters_count_as_one():
     """Copies of the same examples within clusters add no evidence."""
     old, new = noisy_pair(40, 3, scale=1.2)
-    copies = torch.arange(40).repeat(20)
-    clustered = [Predictions(logit_tensor(p)[copies], p.labels[copies], clusters=copies) for p in (old, new)]
+    copies = np.tile(np.arange(40), 20)
+    clustered = [Predictions(p.logits[copies], p.labels[copies], clusters=copies) for p in (old, new)]
     single, copied = rows_of(compare(old, new)), rows_of(compare(*clustered))
     assert copied["accuracy", None].p_value == pytest.approx(single["accuracy", None].p_value)
     assert copied["nll", None].p_value == pytest.approx(single["nll", None].p_value)
 
 
-def test_integer_weights_count_as_copies_of_a_unit():
-    old, new = noisy_pair(50, 4)
+def test_integer_weights_count_as_copies():
+    """Scores take the copies as independent; the swaps of distributions keep those of an example together."""
+    old, new = noisy_pair(50, 4, scale=2.0)
     weights = np.arange(50) % 3 + 1
-    index = torch.arange(50).repeat_interleave(torch.from_numpy(weights))
-    weighted = [Predictions(logit_tensor(p), p.labels, weights) for p in (old, new)]
-    copies = [Predictions(logit_tensor(p)[index], p.labels[index], clusters=index) for p in (old, new)]
-    a, b = rows_of(compare(*weighted)), rows_of(compare(*copies))
-    assert a["nll", None].difference == pytest.approx(b["nll", None].difference)
-    assert a["nll", None].p_value == b["nll", None].p_value
+    index = np.repeat(np.arange(50), weights)
+    weighted = rows_of(compare(*[Predictions(p.logits, p.labels, weights) for p in (old, new)]))
+    copied = rows_of(compare(old[index], new[index]))
+    for name in ("nll", "signed_gap", "event_brier"):
+        a, b = weighted[name, None], copied[name, None]
+        assert (a.difference, a.low, a.high, a.p_value) == pytest.approx((b.difference, b.low, b.high, b.p_value))
+        assert a.p_value < 0.9  # else any two would be 1
+    clustered = rows_of(compare(*[Predictions(p.logits[index], p.labels[index], clusters=index) for p in (old, new)]))
+    assert weighted["predicted classes", None].p_value == clustered["predicted classes", None].p_value < 0.9
 
 
 def test_one_changed_group_is_named():
     old, new = noisy_pair(1200, 5)
     groups = np.arange(1200) % 3
-    changed = torch.where(torch.from_numpy(groups == 2)[:, None], 4 * logit_tensor(new), logit_tensor(new))
+    changed = new.logits * np.where(groups == 2, 4.0, 1.0)[:, None]
     result = compare(
-        Predictions(logit_tensor(old), old.labels, groups=groups),
+        Predictions(old.logits, old.labels, groups=groups),
         Predictions(changed, old.labels, groups=groups),
         by_group=True,
     )
@@ -170,7 +171,7 @@ def test_two_samples_compare_labels_too():
 def test_infinite_likelihoods_are_noted_and_left_out():
     p = draw(50, seed=7)
     logits = p.logits.copy()
-    logits[0, p.labels[0]] = -torch.inf
+    logits[0, p.labels[0]] = -np.inf
     result = compare(p, Predictions(logits, p.labels))
     assert ("nll", None) not in rows_of(result)
     assert len(result.notes) == 2
@@ -192,7 +193,7 @@ def test_impossible_comparisons_are_refused():
 )
 def test_ids_pair_whatever_their_form(form):
     old, new = noisy_pair(50, 4)
-    order = torch.randperm(50, generator=torch.Generator().manual_seed(0))
+    order = np.random.default_rng(0).permutation(50)
     result = compare(old, new[order], old_ids=range(50), new_ids=[form(i) for i in order.tolist()])
     assert result.pair.paired_by == "id"
     assert len(result.pair.old) == (50 if form(0) in (0.0, "0", " 0 ") else 49)
@@ -202,9 +203,7 @@ def test_rows_without_an_id_have_no_partner(tmp_path):
     old, new = noisy_pair(50, 4)
     paths = [tmp_path / "old.csv", tmp_path / "new.csv"]
     for p, path, missing in zip((old, new), paths, ((3, 4), (5, 6, 7)), strict=True):
-        frame = polars.DataFrame(
-            {f"logit_{j}": torch.as_tensor(logit_tensor(p)[:, j]).numpy() for j in range(p.k)} | {"label": p.labels}
-        )
+        frame = polars.DataFrame({f"logit_{j}": p.logits[:, j] for j in range(p.k)} | {"label": p.labels})
         ids = [None if i in missing else i for i in range(50)]
         frame.with_columns(id=polars.Series(ids)).write_csv(path)
     finished = run("compare", *paths)
@@ -222,9 +221,9 @@ def test_rows_without_an_id_have_no_partner(tmp_path):
 def folder(tmp_path):
     """Write predictions of an old and an overconfident new model, and new predictions without labels."""
     p = draw(600, seed=16)
-    sources = {"old": p, "new": Predictions(1.6 * logit_tensor(p), p.labels), "later": draw(500, seed=17)}
+    sources = {"old": p, "new": Predictions(1.6 * p.logits, p.labels), "later": draw(500, seed=17)}
     for name, q in sources.items():
-        probs = {f"prob_{j}": column for j, column in enumerate(logit_tensor(q).softmax(1).T.numpy())}
+        probs = {f"prob_{j}": column for j, column in enumerate(softmax(q.logits, 1).T)}
         rows = {"id": range(len(q)), "site": [f"s{i % 2}" for i in range(len(q))], **probs}
         rows |= {} if name == "later" else {"label": q.labels}
         polars.DataFrame(rows).write_csv(tmp_path / f"{name}.csv")

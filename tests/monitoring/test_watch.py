@@ -6,13 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 from refusals import code_of, refused
 from streams import draw, draw_groups
 
 import calibrant
 from calibrant import Predictions, Watch
-from calibrant._core.tensors import logit_tensor
 from calibrant.monitoring._evidence import Wealth
 from calibrant.monitoring._rows import MAX_RECENT_ROWS
 
@@ -59,7 +57,7 @@ def test_state_does_not_depend_on_batches_or_on_when_labels_arrive():
 
 def test_changing_later_labels_changes_no_earlier_verdict():
     p = draw(2000, scale=1.5)
-    scrambled = Predictions(logit_tensor(p), np.append(p.labels[:900], np.roll(p.labels[900:], 7)))
+    scrambled = Predictions(p.logits, np.append(p.labels[:900], np.roll(p.labels[900:], 7)))
     early, late = [Watch().add(x, ids=ids_of(x), labeled=np.arange(2000) < 900) for x in (p, scrambled)]
     assert early.rows == 900
     assert_same_state(early, late)
@@ -156,7 +154,7 @@ def test_brier_score_is_that_of_the_event():
 def test_changed_and_unknown_rows_are_refused():
     p = draw(30)
     watch = Watch().add(p[:25], ids=range(25))
-    relabeled = Predictions(logit_tensor(p), (p.labels + 1) % 3)
+    relabeled = Predictions(p.logits, (p.labels + 1) % 3)
     assert code_of(watch.add, relabeled[:5], ids=range(5)) == "label_changed"  # processed
     assert code_of(watch.add, relabeled[20:25], ids=range(20, 25)) == "label_changed"  # waiting for a block
     assert code_of(watch.add_labels, [3], relabeled.labels[3:4]) == "label_changed"
@@ -202,8 +200,8 @@ def test_values_that_are_no_times_are_refused():
 
 def test_dependent_rows_and_bad_levels_are_refused():
     p = draw(20)
-    assert code_of(Watch().add, Predictions(logit_tensor(p), p.labels, torch.ones(20))) == "dependent_rows"
-    assert code_of(Watch().add, Predictions(logit_tensor(p), p.labels, clusters=range(20))) == "dependent_rows"
+    assert code_of(Watch().add, Predictions(p.logits, p.labels, np.ones(20))) == "dependent_rows"
+    assert code_of(Watch().add, Predictions(p.logits, p.labels, clusters=range(20))) == "dependent_rows"
 
 
 # Tests and groups
@@ -251,8 +249,7 @@ def test_alarm_names_the_group_the_direction_and_the_start():
         groups = draw_groups(1000, seed=day)
         p = draw(1000, seed=day, groups=groups)
         if day >= 6:
-            z = logit_tensor(p) * torch.where(torch.from_numpy(groups == "south"), 2.5, 1.0)[:, None]
-            p = p.with_logits(z)
+            p = p.with_logits(p.logits * np.where(groups == "south", 2.5, 1.0)[:, None])
         watch = watch.add(p, name=f"day {day}")
         assert watch.verdict.alarm == (day >= 6)
     south = watch.verdict.alarms[0]
@@ -299,8 +296,8 @@ def test_masks_and_numbers_of_rows_are_not_guessed():
 
 def test_classes_follow_their_names():
     p = draw(100)
-    names = Predictions(logit_tensor(p), p.labels, class_names=["a", "b", "c"])
-    turned = Predictions(logit_tensor(p)[:, [2, 0, 1]], (p.labels + 1) % 3, class_names=["c", "a", "b"])
+    names = Predictions(p.logits, p.labels, class_names=["a", "b", "c"])
+    turned = Predictions(p.logits[:, [2, 0, 1]], (p.labels + 1) % 3, class_names=["c", "a", "b"])
     once = Watch().add(names[:50], ids=range(50)).add(names[50:], ids=range(50, 100))
     mixed = Watch().add(names[:50], ids=range(50)).add(turned[50:], ids=range(50, 100))
     np.testing.assert_allclose(once.evidence.total, mixed.evidence.total, rtol=1e-12)
@@ -314,7 +311,7 @@ def test_classes_follow_their_names():
 
 def test_reset_starts_an_epoch_that_takes_corrected_labels():
     p = draw(40)
-    corrected = Predictions(logit_tensor(p), (p.labels + 1) % 3)
+    corrected = Predictions(p.logits, (p.labels + 1) % 3)
     watch = Watch(alpha=0.1).add(p, ids=range(40))
     assert code_of(watch.add, corrected, ids=range(40)) == "label_changed"
     fresh = watch.reset().add(corrected, ids=range(40))

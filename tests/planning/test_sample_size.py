@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from commands import run
+from drawn import drawn_labels
 from refusals import code_of
+from scipy.special import softmax
 from scipy.stats import norm
 
 from calibrant import Predictions, metrics
@@ -30,9 +31,9 @@ FAST = {"draws": 200}
 
 
 def draw(n: int, k: int, seed: int = 0, **options: object) -> Predictions:
-    g = torch.Generator().manual_seed(seed)
-    z = 1.5 * torch.randn(n, k, generator=g, dtype=torch.float64)
-    return Predictions(z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1), **options)
+    rng = np.random.default_rng(seed)
+    z = 1.5 * rng.standard_normal((n, k))
+    return Predictions(z, drawn_labels(z, rng), **options)
 
 
 # Search
@@ -74,11 +75,10 @@ def test_miscalibration_has_the_error_asked_for(pattern, confidence):
 
 def test_scale_divides_logits_for_ten_classes():
     """With equal logits of the other classes, true probabilities are those of scaled logits."""
-    z = torch.zeros(1, 10, dtype=torch.float64)
-    z[0, 0] = 3.0
-    c = float(z.softmax(1).max())
+    z = 3.0 * np.eye(10)[0]
+    c = softmax(z).max()
     population = Population(*(np.array([x]) for x in (c, 1.0, c)), chance=0.1)
-    goal = c - float((0.7 * z).softmax(1).max())
+    goal = c - softmax(0.7 * z).max()
     assert miscalibrate(population, goal, "scale").truth[0] == pytest.approx(c - goal, abs=1e-9)
 
 
@@ -132,7 +132,7 @@ def test_tilted_differences_have_the_mean_asked_for_and_the_same_support():
 def test_p_value_is_that_of_compare(n):
     """Units drawn once each: the test is the paired test of `metrics.compare`."""
     first = draw(n, 3)
-    second = first.apply(lambda z: 1.4 * z + torch.tensor([0.3, 0.0, 0.0]))
+    second = first.apply(lambda z: 1.4 * z + np.array([0.3, 0.0, 0.0]))
     pairs = observed_pairs(first, second, metrics.brier)
 
     expected = metrics.compare(first, second, names=["brier"], groups=20)["brier"].p_value
@@ -202,8 +202,8 @@ def test_smaller_effects_and_clusters_need_more_examples():
 
 def test_integer_weights_equal_copies():
     p = draw(60, 2)
-    weights = torch.arange(60) % 3 + 1.0
-    copies = torch.arange(60).repeat_interleave(weights.long())
+    weights = np.arange(60) % 3 + 1
+    copies = np.arange(60).repeat(weights)
     weighted = Predictions(p.logits, p.labels, weights)
     a, b = (observed_population(data.with_event(1).events.by_score, 0.5) for data in (weighted, p[copies]))
     assert np.array_equal(a.confidence, b.confidence)
@@ -230,9 +230,7 @@ def test_quick_estimate_is_near_and_accepts_statistics():
     assert quick_sample_size(p, detect=0.1) == pytest.approx(expected, rel=0.2)
     summary = metrics.Summary.from_predictions(p)
     assert quick_sample_size(summary, detect=0.1) == pytest.approx(expected, rel=0.2)
-    alike = Predictions(
-        torch.as_tensor(p.logits).repeat(5, 1), np.tile(p.labels, 5), clusters=torch.arange(1000).repeat(5)
-    )
+    alike = Predictions(np.tile(p.logits, (5, 1)), np.tile(p.labels, 5), clusters=np.tile(np.arange(1000), 5))
     assert quick_sample_size(alike, detect=0.1) == pytest.approx(5 * expected, rel=0.25)
 
 

@@ -6,8 +6,8 @@ import pickle
 
 import numpy as np
 import pytest
-import torch
 from refusals import refused
+from scipy.special import expit
 
 from calibrant import Predictions, assess, measure, metrics
 from calibrant.calibrators import GroupCalibrated
@@ -19,16 +19,14 @@ NAMES = ["fever", "cough", "rash"]
 
 def draw(n: int, patients: int | None = None, seed: int = 0, tilt: float = 0.5, shared: float = 1.0):
     """Return scores and targets (n, 3), overconfident by `tilt` in the logit, and patients with similar targets."""
-    g = torch.Generator().manual_seed(seed)
+    rng = np.random.default_rng(seed)
     patients = patients or n
-    patient = torch.arange(n) % patients
-    scores = torch.randn(n, 3, dtype=torch.float64, generator=g)
-    patient_uniform = torch.rand(patients, 3, dtype=torch.float64, generator=g)[patient]
-    is_shared = torch.rand(patients, 1, generator=g)[patient] < shared
-    uniform = torch.where(is_shared, patient_uniform, torch.rand(n, 3, dtype=torch.float64, generator=g))
-    scores = torch.where(is_shared, scores[patient], scores)
-    targets = (uniform < (scores - tilt).sigmoid()).long()
-    return scores, targets, patient
+    patient = np.arange(n) % patients
+    scores = rng.normal(size=(n, 3))
+    is_shared = rng.random((patients, 1))[patient] < shared
+    uniform = np.where(is_shared, rng.random((patients, 3))[patient], rng.random((n, 3)))
+    scores = np.where(is_shared, scores[patient], scores)
+    return scores, (uniform < expit(scores - tilt)).astype(int), patient
 
 
 def width(p: Predictions, name: str) -> float:
@@ -38,32 +36,31 @@ def width(p: Predictions, name: str) -> float:
 
 @pytest.mark.parametrize("name", ["nll", "signed_gap", "brier"])
 def test_copies_in_one_cluster_count_once(name):
-    scores, targets, _ = draw(300)
+    scores, targets, _ = draw(900)  # one that no example shows widens NLL by 1 / n
     once = Predictions.multilabel(scores, targets, names=NAMES)
-    five = scores.repeat(5, 1), targets.repeat(5, 1)
-    clustered = Predictions.multilabel(*five, names=NAMES, clusters=torch.arange(300).repeat(5))
+    five = np.tile(scores, (5, 1)), np.tile(targets, (5, 1))
+    clustered = Predictions.multilabel(*five, names=NAMES, clusters=np.tile(np.arange(900), 5))
     independent = Predictions.multilabel(*five, names=NAMES)
     assert measure(clustered)[name].value == pytest.approx(measure(once)[name].value)
-    assert width(clustered, name) == pytest.approx(width(once, name), rel=0.08)
-    assert width(clustered, name) == pytest.approx(5**0.5 * width(independent, name), rel=0.08)
+    assert width(clustered, name) == pytest.approx(width(once, name), rel=0.05)
+    assert width(clustered, name) == pytest.approx(5**0.5 * width(independent, name), rel=0.05)
 
 
 def test_noise_floor_depends_on_clusters():
     scores, targets, _ = draw(300)
     once = Predictions.multilabel(scores, targets)
-    clusters = torch.arange(300).repeat(5)
-    five = Predictions.multilabel(scores.repeat(5, 1), targets.repeat(5, 1), clusters=clusters)
+    copies = np.tile(scores, (5, 1)), np.tile(targets, (5, 1))
+    five = Predictions.multilabel(*copies, clusters=np.tile(np.arange(300), 5))
     ours, theirs = metrics.noise_floor.interval(five), metrics.noise_floor.interval(once)
     assert (ours.value, ours.high) == pytest.approx((theirs.value, theirs.high), rel=0.1)
-    independent = Predictions.multilabel(scores.repeat(5, 1), targets.repeat(5, 1))
+    independent = Predictions.multilabel(*copies)
     assert metrics.noise_floor.interval(independent).high < 0.6 * ours.high
 
 
 @pytest.mark.slow
 def test_intervals_of_clustered_labels_cover_the_truth():
-    g = torch.Generator().manual_seed(9)
-    s = torch.randn(400_000, dtype=torch.float64, generator=g)
-    truth = float((s.sigmoid() - (s - 0.5).sigmoid()).mean())
+    s = np.random.default_rng(9).normal(size=400_000)
+    truth = (expit(s) - expit(s - 0.5)).mean()
     coverage = dict.fromkeys(("patients", "rows"), 0)
     for seed in range(100):
         scores, targets, patient = draw(240, 60, seed=seed)
@@ -77,10 +74,13 @@ def test_intervals_of_clustered_labels_cover_the_truth():
 @pytest.mark.parametrize("kind", ["numbers", "names", "tensor"])
 def test_folds_never_split_a_cluster_of_samples(kind):
     scores, targets, patient = draw(200, 40)
-    clusters = {"numbers": patient.numpy(), "names": [f"p{i}" for i in patient.tolist()], "tensor": patient}[kind]
+    if kind == "tensor":
+        clusters = pytest.importorskip("torch").tensor(patient)
+    else:
+        clusters = patient if kind == "numbers" else [f"p{i}" for i in patient]
     p = Predictions.multilabel(scores, targets, clusters=clusters)
     assert len(np.unique(p.clusters)) == 40
-    row_patient = patient.numpy().repeat(3)
+    row_patient = patient.repeat(3)
     fold = assign_folds(p, 5)
     assert all(len(np.unique(fold[row_patient == i])) == 1 for i in range(40))
 
@@ -107,7 +107,7 @@ def test_labels_and_groups_are_both_measured():
     assert (p.group_names, p.row_group_names) == (tuple(NAMES), ("north", "south"))
     table = measure(p)
     assert set(table.groups.names) == {*NAMES}
-    rows = torch.tensor([name == "south" for name in hospital])
+    rows = np.array(hospital) == "south"
     south = measure(Predictions.multilabel(scores[rows], targets[rows]))
     place = table.row_groups.names.index("south")
     assert table.row_groups.gap[place] == pytest.approx(south["signed_gap"].value)
@@ -155,15 +155,16 @@ def test_tables_have_columns_of_clusters_groups_and_weights(tmp_path):
     import polars
 
     scores, targets, patient = draw(120, 30)
-    columns = {f"logit_{name}": scores[:, j].numpy() for j, name in enumerate(NAMES)}
-    columns |= {f"label_{name}": targets[:, j].numpy() for j, name in enumerate(NAMES)}
+    columns = {f"logit_{name}": scores[:, j] for j, name in enumerate(NAMES)}
+    columns |= {f"label_{name}": targets[:, j] for j, name in enumerate(NAMES)}
     hospital = ["a" if i % 3 else "b" for i in range(120)]
-    sample_columns = {"patient": patient.numpy(), "hospital": hospital, "weight": [1 + i % 2 for i in range(120)]}
+    sample_columns = {"patient": patient, "hospital": hospital, "weight": [1 + i % 2 for i in range(120)]}
     path = tmp_path / "labels.csv"
     polars.DataFrame(columns | sample_columns).write_csv(path)
-    weights = torch.tensor(sample_columns["weight"])
     p = Predictions.load(path, cluster="patient", group="hospital", weight="weight")
-    q = Predictions.multilabel(scores, targets, weights, names=NAMES, clusters=patient, groups=hospital)
+    q = Predictions.multilabel(
+        scores, targets, sample_columns["weight"], names=NAMES, clusters=patient, groups=hospital
+    )
     assert p.clusters.tolist() == q.clusters.tolist()
     assert p.row_groups.tolist() == q.row_groups.tolist()
     assert p.weights.tolist() == q.weights.tolist()
@@ -174,7 +175,7 @@ def test_tables_have_columns_of_clusters_groups_and_weights(tmp_path):
     ("options", "code"),
     [
         ({"clusters": [0, 1]}, "shape"),
-        ({"groups": torch.zeros(50, 3)}, "shape"),
+        ({"groups": np.zeros((50, 3))}, "shape"),
         ({"groups": [float("nan")] * 50}, "not_names"),
         ({"names": "abc"}, "names"),
     ],

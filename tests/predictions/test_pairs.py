@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import torch
 from refusals import refused
+from scipy.special import expit, softmax
 
 from calibrant import Predictions, assess, calibrators, measure, metrics
 from calibrant.predictions.folds import num_units
@@ -55,11 +55,14 @@ def test_temperature_is_the_scale_of_the_margins(pairs, tmp_path):
     assert float(fitted.temperature) == pytest.approx(SCALE, abs=3 * fitted.certificate.standard_error)
     assert fitted.certificate.absent == 0
     calibrators.save(fitted, tmp_path / "t.safetensors", fitted_on=pairs)
-    margin = torch.linspace(-9, 9, 19, dtype=torch.float64)
-    z = torch.stack([torch.zeros_like(margin), margin], 1)
-    prob = calibrators.load(tmp_path / "t.safetensors")(z).softmax(1)[:, 1]
-    torch.testing.assert_close(prob, torch.sigmoid(margin / fitted.temperature))
-    torch.testing.assert_close(prob + prob.flip(0), torch.ones_like(prob))
+    margin = np.linspace(-9, 9, 19)
+    prob = softmax(calibrators.load(tmp_path / "t.safetensors")(np.c_[0 * margin, margin]), 1)[:, 1]
+    np.testing.assert_allclose(prob, expit(margin / fitted.temperature))
+    np.testing.assert_allclose(prob + prob[::-1], 1)
+
+
+def test_scores_may_be_tensors(torch, pairs):
+    assert Predictions.from_pairs(*map(torch.tensor, bradley_terry(1500))).digest == pairs.digest
 
 
 def test_biases_are_zero(pairs):
@@ -83,7 +86,7 @@ def test_fits_count_pairs(pairs):
 def test_prompts_weights_and_groups_are_kept():
     chosen_scores, rejected_scores = bradley_terry(60)
     columns = {"clusters": np.arange(60) // 3, "groups": np.where(np.arange(60) % 2, "chat", "code")}
-    p = Predictions.from_pairs(chosen_scores[:, None], torch.tensor(rejected_scores), np.arange(60) % 4, **columns)
+    p = Predictions.from_pairs(chosen_scores[:, None], rejected_scores, np.arange(60) % 4, **columns)
     swapped = p.with_both_orders()
     assert (num_units(p), num_units(swapped)) == (20, 20)
     assert np.array_equal(swapped.clusters.reshape(2, -1)[0], swapped.clusters.reshape(2, -1)[1])
@@ -110,10 +113,9 @@ def test_assess_halves_the_margins(pairs):
     assert result.remarks == ()
     assert {"Identity", "Temperature", "Platt"} == {*result.calibrators}
     assert result.chosen_name != "Identity"
-    z = torch.tensor([[0.0, 3.0], [3.0, 0.0]], dtype=torch.float64)
-    prob = result.best(z).softmax(1)[:, 1]
-    assert float(prob.sum()) == pytest.approx(1, abs=1e-6)
-    assert float(prob[0]) == pytest.approx(1 / (1 + np.exp(-3 / SCALE)), abs=0.05)
+    prob = softmax(result.best(np.array([[0.0, 3.0], [3.0, 0.0]])), 1)[:, 1]
+    assert prob.sum() == pytest.approx(1, abs=1e-6)
+    assert prob[0] == pytest.approx(1 / (1 + np.exp(-3 / SCALE)), abs=0.05)
     assert result.changes_by_metric["accuracy"].difference == pytest.approx(0, abs=1e-3)
 
 

@@ -12,12 +12,13 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
+import numpy as np
 import polars
 import pytest
-import torch
 from calibrant.registry import METRICS
 from markdown_it import MarkdownIt
 from rich.console import Console
+from streams import draw
 from typesetting import LATEX, compile_latex
 
 from calibrant import Predictions, assess
@@ -31,10 +32,6 @@ from calibrant._core.text import (
 )
 from calibrant.assessment import Assessment
 from calibrant.io.tables import to_safe_csv
-from calibrant.lab import study
-from calibrant.lab.study import Model, Study
-from calibrant.lab.study.grids import RunNames
-from calibrant.lab.study.tables import ResultCell, ResultTable
 from calibrant.metrics import metric
 from calibrant.reports import page as pages
 from calibrant.reports.document import HoverPoint, Picture
@@ -94,14 +91,18 @@ def whole_page(text: str) -> str:
     return page(text, note(text), [(text, body + picture + content)], {text: text}, kicker=text)
 
 
-def study_table(text: str) -> ResultTable:
+def study_table(text: str) -> Any:
     """Return a study table with `text` as every name, for an existing metric."""
+    pytest.importorskip("torch")
+    from calibrant.lab.study.grids import RunNames
+    from calibrant.lab.study.tables import ResultCell, ResultTable
+
     row = RunNames(text, text, text)
     cells = {(row, text): ResultCell({0: 0.5}, 1.0, best=True)}
     return ResultTable("ece", (row,), (text,), cells, paper_note=text, shift=text)
 
 
-def table_html(table: ResultTable) -> str:
+def table_html(table: Any) -> str:
     return str(pages._part(table.as_table()))
 
 
@@ -143,8 +144,9 @@ def test_study_table_holds_names_as_text(text):
 
 
 def test_metric_heading_is_escaped(monkeypatch):
-    monkeypatch.setattr(ResultTable, "heading", "<script>alert(1)</script>")
-    assert "<script" not in table_html(study_table("x"))
+    table = study_table("x")
+    monkeypatch.setattr(type(table), "heading", "<script>alert(1)</script>")
+    assert "<script" not in table_html(table)
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
@@ -195,17 +197,18 @@ def test_latex_compiles(tmp_path):
 @pytest.fixture(scope="module")
 def hostile_study(tmp_path_factory):
     """Return the folder of a study whose models, data and metric settings have hostile names."""
+    pytest.importorskip("torch")
+    from calibrant.lab import study
+
     folder = tmp_path_factory.mktemp("hostile")
 
     def save_predictions(seed: int) -> str:
-        g = torch.Generator().manual_seed(seed)
-        z = torch.randn(30, 3, generator=g)
-        Predictions(z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1)).save(folder / f"{seed}.npz")
+        draw(30, seed=seed).save(folder / f"{seed}.npz")
         return str(folder / f"{seed}.npz")
 
     pairs = enumerate([(text, seed) for text in HOSTILE for seed in range(2)])
     models = [
-        Model(text, save_predictions(2 * i), save_predictions(2 * i + 1), seed, text) for i, (text, seed) in pairs
+        study.Model(text, save_predictions(2 * i), save_predictions(2 * i + 1), seed, text) for i, (text, seed) in pairs
     ]
     measured = ("ece", *(f"noted(note={text!r})" for text in HOSTILE[3:5]))
     with pytest.MonkeyPatch.context() as patch:
@@ -216,7 +219,9 @@ def hostile_study(tmp_path_factory):
         def noted(logits, labels, *, note: str = ""):
             return logits.mean()
 
-        study.run(Study("s", calibrators=("Identity", "Temperature"), metrics=measured, models=models), out=folder)
+        study.run(
+            study.Study("s", calibrators=("Identity", "Temperature"), metrics=measured, models=models), out=folder
+        )
     return folder
 
 
@@ -259,8 +264,7 @@ def test_terminal_shows_text(text):
 @pytest.mark.usefixtures("pictures")
 @pytest.mark.parametrize("text", [HOSTILE[0], HOSTILE[8]])
 def test_calibrator_may_have_a_hostile_name(text):
-    g = torch.Generator().manual_seed(0)
-    p = Predictions(torch.randn(40, 3, generator=g), torch.arange(40) % 3)
+    p = Predictions(np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 3)
     result = assess(p[:20], p[20:], ["Identity"])
 
     def with_calibrator(name: str) -> Assessment:

@@ -16,8 +16,6 @@ from torture.hostile_names import named_predictions, names
 import calibrant
 from calibrant import assess, measure
 from calibrant._core.text import INVISIBLE_CHARACTER, abbreviate, display_name, escape_invisible, isolate_right_to_left
-from calibrant.lab.study import figures as study_figures
-from calibrant.lab.study.drawing import Drawing
 from calibrant.predictions.events import describe_event
 from calibrant.reports import plots
 from calibrant.reports.diagrams import diagram_explanations
@@ -137,6 +135,10 @@ def test_right_to_left_words_are_isolated():
 
 
 def test_study_figure_titles_escape_invisible_characters(tmp_path):
+    pytest.importorskip("torch")
+    from calibrant.lab.study import figures as study_figures
+    from calibrant.lab.study.drawing import Drawing
+
     drawing = Drawing("d", NAMES["override"], "", lambda ax: ax.plot([0, 1]), [{"x": 1}])
     files = [path.read_text() for path in study_figures._save_drawing(tmp_path, drawing) if path.suffix == ".svg"]
     assert [INVISIBLE_CHARACTER.sub("", text.replace("\n", "")) == text.replace("\n", "") for text in files] == [True]

@@ -5,7 +5,7 @@ import inspect
 import matplotlib as mpl
 import numpy as np
 import pytest
-import torch
+from drawn import drawn_labels
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -22,9 +22,9 @@ def ax() -> Axes:
 
 @pytest.fixture
 def predictions() -> Predictions:
-    g = torch.Generator().manual_seed(1)
-    logits = 3 * torch.randn(500, 4, generator=g, dtype=torch.float64)
-    return Predictions(logits, torch.multinomial((logits / 2).softmax(-1), 1, generator=g).squeeze(1))
+    rng = np.random.default_rng(1)
+    logits = rng.normal(scale=3, size=(500, 4))
+    return Predictions(logits, drawn_labels(logits / 2, rng))
 
 
 CALLS = {
@@ -108,7 +108,7 @@ def test_thirty_lines_have_distinct_styles(ax):
 
 
 def test_histograms_share_their_bins(ax):
-    plots.histograms({"early": torch.linspace(0, 1, 300), "late": torch.linspace(1, 4, 10)}, ax=ax, bins=8)
+    plots.histograms({"early": np.linspace(0, 1, 300), "late": np.linspace(1, 4, 10)}, ax=ax, bins=8)
     outlines = [patch.get_path().vertices for patch in ax.patches]
     edges = {round(float(x), 6) for xy in outlines for x in xy[:, 0]}
     assert edges <= {round(0.5 * i, 6) for i in range(9)}
@@ -147,11 +147,8 @@ def test_intervals_that_contain_the_reference_are_gray(ax):
 
 
 def test_custom_bins_are_drawn(ax):
-    def tensor(*values):
-        return torch.tensor(values, dtype=torch.float64)
-
-    nan = float("nan")
-    bins = Bins(tensor(0, 0.5, 1), tensor(0, 1), tensor(nan, 0.9), tensor(nan, 0.6), torch.tensor([0, 10]))
+    nan = np.nan
+    bins = Bins(*map(np.array, ([0, 0.5, 1], [0.0, 1], [nan, 0.9], [nan, 0.6], [0, 10])))
     plots.reliability(bins, ax=ax)
     bar, gap = ax.patches
     assert (bar.get_x(), bar.get_width(), bar.get_height()) == (0.5, 0.5, 0.6)

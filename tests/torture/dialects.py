@@ -12,16 +12,15 @@ from random import Random
 from typing import Any
 
 import polars
-import pyarrow
+from evaluation_logs import compress_zstandard
 
 Columns = Mapping[str, Sequence[Any]]
 HAS_EXCEL = all(importlib.util.find_spec(name) for name in ("xlsxwriter", "fastexcel"))
 TYPED = (".parquet", ".arrow", ".feather", ".jsonl", ".ndjson", ".jsonl.gz") + ((".xlsx",) if HAS_EXCEL else ())
 MISSING = ("", "", "NA", "N/A", "#N/A", "null", "nan", "NaN", "NULL", "?", "-")
 COMMENTS = ("# exported by evaluate.py", "# model: resnet50, threshold 0.5", "# run 12; seed 3", "#")
-
-
-IN_MEMORY = ("polars", "pandas", "arrow table", "mapping")
+HAS_ARROW = all(importlib.util.find_spec(name) for name in ("pandas", "pyarrow"))
+IN_MEMORY = ("polars", "mapping") + (("pandas", "arrow table") if HAS_ARROW else ())
 
 
 class NumberText(str):
@@ -184,7 +183,7 @@ def write_one(columns: Columns, path: Path, dialect: Dialect) -> None:
         if dialect.suffix.endswith(".gz"):
             data = gzip.compress(data)
         elif dialect.suffix.endswith(".zst"):
-            data = pyarrow.compress(data, codec="zstd", asbytes=True)
+            data = compress_zstandard(data)
         path.write_bytes(data)
 
 

@@ -1,6 +1,7 @@
 """Names that try to leave the place where they are shown: markup, formulas, controls, directions, lengths."""
 
-import torch
+import numpy as np
+from drawn import drawn_labels
 
 from calibrant import Predictions
 
@@ -70,8 +71,7 @@ def names(port: int = 9) -> dict[str, str]:
 
 def named_predictions(seed: int, k: int, name: str) -> Predictions:
     """Draw predictions whose first class and first group have a name."""
-    g = torch.Generator().manual_seed(seed)
-    z = 2 * torch.randn(60, k, generator=g)
-    y = torch.multinomial((z / 2).softmax(1), 1, generator=g).squeeze(1)
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((60, k), np.float32)
     classes = [name, *(f"c{j}" for j in range(1, k))]
-    return Predictions(z, y, class_names=classes, groups=[name, "other"] * 30)
+    return Predictions(z, drawn_labels(z / 2, rng), class_names=classes, groups=[name, "other"] * 30)

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import polars
 import pytest
-import torch
 from refusals import code_of
 
 from calibrant import InputError, Predictions
@@ -23,8 +22,10 @@ from calibrant import InputError, Predictions
 ROWS = 6_000_000
 MAX_MEMORY = 100 << 10  # KB, of a process that reads 100 bytes to 1 MB
 MEASURE = """
-import resource, sys
-import numpy, polars, torch
+import contextlib, resource, sys
+import numpy, polars
+with contextlib.suppress(ImportError):
+    import torch
 from calibrant import InputError, Predictions
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
@@ -66,7 +67,7 @@ def write_gzip(path: Path) -> None:
 
 
 def write_compressed_tensors(path: Path) -> None:
-    stream = io.BytesIO()
+    torch, stream = pytest.importorskip("torch"), io.BytesIO()
     torch.save({"logits": torch.zeros(ROWS, 2), "labels": torch.zeros(ROWS, dtype=torch.int64)}, stream)
     with zipfile.ZipFile(stream) as stored, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for member in stored.infolist():
@@ -74,8 +75,14 @@ def write_compressed_tensors(path: Path) -> None:
 
 
 def write_views(path: Path) -> None:
+    torch = pytest.importorskip("torch")
     labels = torch.zeros(1, dtype=torch.int64)
     torch.save({"logits": torch.zeros(1, 1).expand(10 * ROWS, 2), "labels": labels.expand(10 * ROWS)}, path)
+
+
+def write_tensors(path: Path, logits: object) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"logits": logits, "labels": torch.zeros(2)}, path)
 
 
 def constant_frame() -> polars.DataFrame:
@@ -99,7 +106,7 @@ WRITERS: dict[str, Callable[..., object]] = {
 PICKLES: dict[str, Callable[[Path], object]] = {
     "shape.npz": write_false_shape,
     "pickle.pt": lambda path: path.write_bytes(pickle.dumps({"logits": Payload()})),
-    "saved.pt": lambda path: torch.save({"logits": Payload(), "labels": torch.zeros(2)}, path),
+    "saved.pt": lambda path: write_tensors(path, Payload()),
     "pickle.npz": lambda path: np.savez(path, logits=np.array([Payload()], dtype=object), labels=np.zeros(1)),
     "pickle.npy": lambda path: path.write_bytes(pickle.dumps(Payload())),
     "pickle.safetensors": lambda path: path.write_bytes(pickle.dumps(Payload())),
@@ -110,12 +117,14 @@ PICKLES: dict[str, Callable[[Path], object]] = {
 def test_pickles_are_refused_and_not_run(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / name.replace("pickle.npy", "pickle_logits.npy")
+    if path.suffix == ".pt":
+        pytest.importorskip("torch")
     PICKLES[name](path)
     assert code_of(Predictions.load, path) == "unreadable"
     assert not (tmp_path / "executed").exists()
 
 
-def test_tuples_that_take_for_ever_to_hash_are_refused(tmp_path):
+def test_tuples_that_take_for_ever_to_hash_are_refused(torch, tmp_path):
     doubled = b"h\x00h\x00\x86q\x00" * 60  # a pair of the pair before, each time
     content, stored, path = b"\x80\x02)q\x00" + doubled + b"}h\x00K\x01s.", io.BytesIO(), tmp_path / "zip.pt"
     torch.save({"a": 1}, stored)
@@ -128,7 +137,7 @@ def test_tuples_that_take_for_ever_to_hash_are_refused(tmp_path):
         assert code_of(Predictions.load, tmp_path / name) == "expansion"
 
 
-def test_files_of_torch_with_lists_and_shared_tensors_are_read(tmp_path):
+def test_files_of_torch_with_lists_and_shared_tensors_are_read(torch, tmp_path):
     labels, extra = torch.zeros(300, dtype=torch.int64), {"a": [(1, 2)] * 3000, "b": "x" * 10**5}
     for legacy in (True, False):
         path = tmp_path / "p.pt"
@@ -177,7 +186,7 @@ def test_damaged_columns_are_refused_in_one_line(tmp_path, writer):
 
 def test_compressed_predictions_are_read(tmp_path):
     """Files with the usual redundancy are far below the limit."""
-    p = Predictions(torch.zeros(5000, 2), torch.zeros(5000, dtype=torch.int64))
+    p = Predictions(np.zeros((5000, 2), np.float32), np.zeros(5000, dtype=int))
     for suffix in (".npz", ".csv.gz", ".parquet", ".arrow"):
         p.save(tmp_path / f"p{suffix}")
         assert len(Predictions.load(tmp_path / f"p{suffix}")) == 5000

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torture import hostile_names
 
 from calibrant import Predictions, calibrators
@@ -106,7 +105,7 @@ def draw_names(count: int) -> list[str]:
 def fitted() -> dict[str, Any]:
     """Return one object of every kind that is exported, with plain names of classes, groups and signals."""
     rng, plain_names = np.random.default_rng(1), [f"n{i}" for i in range(BATCH)]
-    z = torch.from_numpy(2 * rng.standard_normal((200, BATCH)))
+    z = rng.normal(scale=2, size=(200, BATCH))
     p = Predictions(z, z.argmax(1), class_names=plain_names, groups=plain_names * (200 // BATCH))
     signals, correct, groups = rng.random((200, BATCH)), rng.integers(0, 2, 200), plain_names * (200 // BATCH)
     return {
@@ -115,7 +114,7 @@ def fitted() -> dict[str, Any]:
         "sets": Sets.fit(p, by="class"),
         "group_sets": Sets.fit(p, by="groups"),
         "cross": CrossSets.fit_folds(p, "Temperature", folds=2),
-        "contract": Contract.create(calibrators.Temperature(torch.tensor(2.0)), p, require=["ece < 0.9"], alpha=0.1),
+        "contract": Contract.create(calibrators.Temperature(2.0), p, require=["ece < 0.9"], alpha=0.1),
     }
 
 

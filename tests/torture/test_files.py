@@ -10,23 +10,27 @@ import struct
 import threading
 import traceback
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
+import safetensors.numpy
 from calibrant.registry import CALIBRATORS
+from drawn import drawn_labels
 from golden_problems import ONE_SCORE
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torture.campaign import Counts
 from typer.testing import CliRunner
 
 from calibrant import InputError, Predictions, calibrators
+from calibrant._core.arrays import is_torch_array, read_arrays
 from calibrant._core.kernels.digests import arrays_digest
 from calibrant.cli import app
 
-FORMATS = [".npz", ".npy", ".safetensors", ".pt", ".csv", ".parquet"]
+torch: Any = import_module("torch") if find_spec("torch") else None  # which files of tensors need
+FORMATS = [".npz", ".npy", ".safetensors", ".csv", ".parquet", *[".pt"] * bool(torch)]
 FILES, SEALED = 5000, 1000
 CHEAP = {"Auto": "Auto(folds=2)", "Chain": "Chain(first='Temperature', second='Vector')"}
 CHEAP |= {"PriorShift": "PriorShift(calibrator='Vector')", "GroupCalibrated": "GroupCalibrated(calibrator='Vector')"}
@@ -35,9 +39,9 @@ PRINTED = 5  # failures
 
 
 def draw_predictions(n: int, k: int, seed: int) -> Predictions:
-    g = torch.Generator().manual_seed(seed)
-    z = 2 * torch.randn(n, k, generator=g)
-    return Predictions(z, torch.multinomial((z / 2).softmax(-1), 1, generator=g).squeeze(1))
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((n, k), np.float32)
+    return Predictions(z, drawn_labels(z / 2, rng))
 
 
 # Files
@@ -50,7 +54,7 @@ def write_file(p: Predictions, suffix: str, folder: Path) -> Path:
         np.save(path, p.logits)
         np.save(folder / "good_labels.npy", p.labels)
     elif suffix == ".pt":
-        torch.save({"logits": p.logits, "labels": torch.from_numpy(p.labels)}, path)
+        torch.save({"logits": torch.from_numpy(p.logits), "labels": torch.from_numpy(p.labels)}, path)
     else:
         p.save(path)
     return path
@@ -236,31 +240,46 @@ def changed_tree(node: object, r: random.Random) -> object:
     return node | {key: changed_tree(node[key], r)}
 
 
-def changed_tensor(x: torch.Tensor, r: random.Random) -> torch.Tensor:
-    """Return a tensor with other numbers, or of another shape or type."""
-    changes = [
-        lambda: x.double() * r.choice([math.nan, math.inf, 0.0, -1.0, 1e300, 1e-300, 1e6]),
+def changed_array(x: np.ndarray, r: random.Random) -> Any:
+    """Return an array with other numbers, or of another shape or type: a tensor of bfloat16, which numpy lacks."""
+    changes: list[Callable[[], Any]] = [
+        lambda: x.astype(float) * r.choice([math.nan, math.inf, 0.0, -1.0, 1e300, 1e-300, 1e6]),
         lambda: x[..., None],
-        lambda: x.flatten()[: r.randrange(1 + x.numel())],
-        lambda: torch.cat([x.flatten(), x.flatten()]),
-        lambda: x.to(r.choice([torch.int64, torch.bool, torch.float16, torch.bfloat16, torch.uint8])),
-        lambda: torch.full_like(x, r.choice([0, 1, 5, 100])),
+        lambda: x.flatten()[: r.randrange(1 + x.size)],
+        lambda: np.tile(x.flatten(), 2),
+        lambda: x.astype(r.choice([np.int64, bool, np.float16, np.uint8])),
+        lambda: np.full_like(x, r.choice([0, 1, 5, 100])),
         lambda: spoiled(x, r),
-        lambda: x.flip(0) if x.ndim else -x,
+        lambda: x[::-1] if x.ndim else -x,
     ]
-    return r.choice(changes)().contiguous()
+    if torch and r.random() < 0.025:
+        return torch.tensor(x).bfloat16()
+    with np.errstate(all="ignore"):
+        return np.asarray(r.choice(changes)(), order="C")
 
 
-def spoiled(x: torch.Tensor, r: random.Random) -> torch.Tensor:
-    x = x.clone().flatten()
+def spoiled(x: np.ndarray, r: random.Random) -> np.ndarray:
+    x = x.flatten()
     if len(x):
-        value = (
-            r.choice([math.nan, math.inf, -math.inf, -1.0, 2.0, 1e300])
-            if x.is_floating_point()
-            else r.choice([-1, 9, 10**9])
-        )
-        x[r.randrange(len(x))] = value
+        bad = [math.nan, math.inf, -math.inf, -1.0, 2.0, 1e300] if x.dtype.kind == "f" else [-1, 9, 10**9]
+        x[r.randrange(len(x))] = np.asarray(r.choice(bad)).astype(x.dtype)
     return x
+
+
+def seal(meta: dict[str, str], arrays: dict[str, Any], path: Path) -> None:
+    """Write a .safetensors file with its checksum."""
+    meta = meta | {"sha256": arrays_digest(meta, arrays)}
+    if any(is_torch_array(x) for x in arrays.values()):
+        tensors = {key: torch.as_tensor(x) for key, x in arrays.items()}
+        import_module("safetensors.torch").save_file(tensors, path, meta)
+    else:
+        safetensors.numpy.save_file(arrays, path, meta)
+
+
+def unsealed(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """Return the metadata of a .safetensors file, without its checksum, and its arrays."""
+    arrays, meta = read_arrays(path)
+    return {key: text for key, text in meta.items() if key != "sha256"}, arrays
 
 
 def calibrated(path: Path, p: Predictions, fails: list[str]) -> Counts:
@@ -283,15 +302,12 @@ def groups(p: Predictions) -> Predictions:
     return Predictions(p.logits, p.labels, groups=["a", "b"] * (len(p) // 2), class_names=names)
 
 
-def fitted(name: str, path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor], Predictions]:
+def fitted(name: str, path: Path) -> tuple[dict[str, str], dict[str, np.ndarray], Predictions]:
     """Return the content of a calibrator file, and predictions for it."""
     k = 2 if name in ONE_SCORE else 3
     data, fresh = groups(draw_predictions(80, k, 0)), groups(draw_predictions(30, k, 1).double())
     calibrators.save(calibrators.fit(CHEAP.get(name, name), data), path, fitted_on=data)
-    with safe_open(path, "pt") as file:
-        meta = dict(file.metadata())
-        del meta["sha256"]
-        return meta, {key: file.get_tensor(key) for key in file.keys()}, fresh  # noqa: SIM118
+    return *unsealed(path), fresh
 
 
 def sealed(seed: int, share: float, folder: Path) -> Counts:
@@ -300,10 +316,10 @@ def sealed(seed: int, share: float, folder: Path) -> Counts:
     contents = [fitted(name, folder / "good.safetensors") for name in CALIBRATORS]
     for _ in range(round(share * SEALED)):
         first, kept_bytes, fresh = r.choice(contents)
-        meta, tensors = dict(first), dict(kept_bytes)
-        if tensors and r.random() < 0.6:
-            key = r.choice(list(tensors))
-            tensors[key] = changed_tensor(tensors[key], r)
+        meta, arrays = dict(first), dict(kept_bytes)
+        if arrays and r.random() < 0.6:
+            key = r.choice(list(arrays))
+            arrays[key] = changed_array(arrays[key], r)
         elif r.random() < 0.2:
             meta["version"] = r.choice(["0", "-1", "9" * 5000, "²", "", "1.5"])
         elif r.random() < 0.3:
@@ -312,7 +328,7 @@ def sealed(seed: int, share: float, folder: Path) -> Counts:
         else:
             meta["calibrator"] = json.dumps(changed_tree(json.loads(meta["calibrator"]), r))
         path = folder / "sealed.safetensors"
-        save_file(tensors, path, meta | {"sha256": arrays_digest(meta, tensors)})
+        seal(meta, arrays, path)
         counts += calibrated(path, fresh, fails)
     print(counts.line("re-sealed calibrators"), *fails[:PRINTED], sep="\n")
     return counts

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from torture.test_files import MUTATIONS
 
 from calibrant import EvaluationLog, InputError, Predictions
 from calibrant._core.foreign import read_toml
-from calibrant.lab.study.config import Study
 from calibrant.monitoring import read_requirements
 
 LOGS, TOMLS, FIRST_LINES = 2000, 1000, 1000
@@ -210,6 +210,11 @@ def first_lines(seed: int, share: float, folder: Path) -> Counts:
 def tomls(seed: int, share: float, folder: Path) -> Counts:
     """Damage files of requirements and studies, and read them by each reader."""
     r, counts, fails = random.Random(seed), Counts(), list[str]()
+    readers: list[Callable[[Path], Any]] = [read_toml, read_requirements]
+    if find_spec("torch"):
+        from calibrant.lab.study.config import Study
+
+        readers.append(Study.load)
     odd = [*ODD_TEXTS, "a." * 5000, "=", "[[", "]]", '"""', "\\u", "'''", "{", "1e999", "inf", "0x", "1979-05-27"]
     for i in range(round(share * TOMLS)):
         data = bytearray(REQUIREMENTS.encode())
@@ -220,7 +225,7 @@ def tomls(seed: int, share: float, folder: Path) -> Counts:
             r.choice(MUTATIONS)(data, r)
         path = folder / f"{i}.toml"
         path.write_bytes(data)
-        counts += one_trial(r.choice([read_toml, read_requirements, Study.load]), path, fails)
+        counts += one_trial(r.choice(readers), path, fails)
     print(counts.line("TOML files"), *fails[:5], sep="\n")
     return counts
 

@@ -16,8 +16,6 @@ from torture.hostile_names import named_predictions, names
 from typesetting import LATEX, compile_latex
 
 from calibrant import assess, measure
-from calibrant.lab import study
-from calibrant.lab.study import Model, Study
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -106,7 +104,11 @@ def test_every_hostile_name_asks_for_nothing(first, tmp_path):
 
 
 @pytest.mark.torture
+@pytest.mark.usefixtures("torch")
 def test_a_study_of_hostile_names_asks_for_nothing(tmp_path):
+    from calibrant.lab import study
+    from calibrant.lab.study import Model, Study
+
     with counting() as (port, requests):
         for seed in (0, 1):
             named_predictions(seed, 3, names(port)["refresh_left"]).save(tmp_path / f"{seed}.npz")

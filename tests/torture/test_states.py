@@ -10,16 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from calibrant.types import InputError
+from drawn import drawn_labels
 from refusals import code_of
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torture.campaign import Counts
-from torture.test_files import changed_tensor, changed_tree
+from torture.test_files import changed_array, changed_tree, seal, unsealed
 
 from calibrant import Predictions, calibrators
-from calibrant._core.kernels.digests import arrays_digest
 from calibrant.calibrators.subgroups import MultiCalibrated
 from calibrant.decisions import CrossSets, Sets
 from calibrant.deployment import Contract
@@ -35,9 +32,8 @@ SIGNALS = {"stated": np.linspace(0, 1, 7), "tokens": np.linspace(1, 0, 7)}
 @cache
 def predictions() -> Predictions:
     rng = np.random.default_rng(0)
-    z = torch.from_numpy(2 * rng.standard_normal((120, 3)))
-    labels = torch.multinomial(z.softmax(1), 1, generator=torch.Generator().manual_seed(0)).squeeze(1)
-    return Predictions(z, labels, groups=["g", "h"] * 60, class_names=["a", "b", "c"])
+    z = rng.normal(scale=2, size=(120, 3))
+    return Predictions(z, drawn_labels(z, rng), groups=["g", "h"] * 60, class_names=["a", "b", "c"])
 
 
 @cache
@@ -49,12 +45,12 @@ def build_states() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
         f"fusion_{scale}": Fusion.fit(rng.random((80, 2)), correct, groups=["g", "h"] * 40, scale=scale, worth=True)
         for scale in ("rank", "probability")
     }
-    temperature = calibrators.Temperature(torch.tensor(2.0).double())
     watch = Watch().add(Predictions.from_probs(rng.random(95), rng.integers(0, 2, 95)), ids=range(95))
     batch = Predictions.from_probs(rng.random(30), rng.integers(0, 2, 30))
     features = {"age": rng.random(600), "site": rng.choice(["n", "s"], 600)}
     binary = Predictions.from_probs(rng.random(600), rng.integers(0, 2, 600))
     fitted = MultiCalibrated.fit(binary, features)
+    contract = Contract.create(calibrators.Temperature(2.0), p, alpha=0.2, risk=0.6)
     used_by_sets = lambda sets: sets.apply(p)  # noqa: E731
     return {
         **{name: (fused, lambda fused: fused.apply(rng.random((7, 2)))) for name, fused in fusions.items()},
@@ -63,7 +59,7 @@ def build_states() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
         "watch": (watch, lambda state: state.add(batch, ids=range(100, 130)).verdict.json() and [0.0]),
         "sets": (Sets.fit(p, by="groups"), used_by_sets),
         "cross": (CrossSets.fit_folds(p, "Temperature", folds=2), used_by_sets),
-        "contract": (Contract.create(temperature, p, alpha=0.2, risk=0.6), lambda c: c.calibrate(p).logits),
+        "contract": (contract, lambda contract: contract.calibrate(p).logits),
         "subgroups": (fitted, lambda fitted: fitted.apply(binary, features).logits),
     }
 
@@ -81,8 +77,8 @@ def read_summary(summary: Summary) -> list[float]:
     ]
 
 
-def contents(folder: Path) -> list[tuple[type, Callable[[Any], Any], dict[str, str], dict[str, torch.Tensor]]]:
-    """Return the class, the use, the metadata and the tensors of every state."""
+def contents(folder: Path) -> list[tuple[type, Callable[[Any], Any], dict[str, str], dict[str, np.ndarray]]]:
+    """Return the class, the use, the metadata and the arrays of every state."""
     states = []
     for name, (state, use) in build_states().items():
         path = folder / (
@@ -90,22 +86,19 @@ def contents(folder: Path) -> list[tuple[type, Callable[[Any], Any], dict[str, s
         )
         state.save(path)
         use(type(state).load(path))  # the good file works
-        with safe_open(path, "pt") as file:
-            meta = dict(file.metadata())
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        states.append((type(state), use, {key: text for key, text in meta.items() if key != "sha256"}, tensors))
+        states.append((type(state), use, *unsealed(path)))
     return states
 
 
-def changed(meta: dict[str, str], tensors: dict[str, torch.Tensor], r: random.Random) -> tuple[Any, Any]:
-    """Return metadata and tensors of which one is changed."""
-    if tensors and r.random() < 0.6:
-        key = r.choice(list(tensors))
-        return meta, tensors | {key: changed_tensor(tensors[key], r)}
-    if tensors and r.random() < 0.1:
-        return meta, {key: x for key, x in tensors.items() if key != r.choice(list(tensors))}
+def changed(meta: dict[str, str], arrays: dict[str, np.ndarray], r: random.Random) -> tuple[Any, Any]:
+    """Return metadata and arrays of which one is changed."""
+    if arrays and r.random() < 0.6:
+        key = r.choice(list(arrays))
+        return meta, arrays | {key: changed_array(arrays[key], r)}
+    if arrays and r.random() < 0.1:
+        return meta, {key: x for key, x in arrays.items() if key != r.choice(list(arrays))}
     key = "settings" if "settings" in meta else "calibrator"
-    return meta | {key: json.dumps(changed_tree(json.loads(meta[key]), r))}, tensors
+    return meta | {key: json.dumps(changed_tree(json.loads(meta[key]), r))}, arrays
 
 
 def attempt(cls: type, use: Callable[[Any], Any], path: Path, failures: list[str]) -> Counts:
@@ -126,10 +119,9 @@ def campaign(seed: int, count: int, folder: Path) -> Counts:
     r, counts, failures = random.Random(seed), Counts(), list[str]()
     states = contents(folder)
     for i in range(count):
-        cls, use, meta, tensors = states[i % len(states)]
-        new_meta, new_tensors = changed(meta, tensors, r)
+        cls, use, meta, arrays = states[i % len(states)]
         path = folder / f"changed{'.contract' if cls is Contract else '.watch' if cls is Watch else '.safetensors'}"
-        save_file(new_tensors, path, new_meta | {"sha256": arrays_digest(new_meta, new_tensors)})
+        seal(*changed(meta, arrays, r), path)
         outcome = attempt(cls, use, path, failures)
         if not outcome.has_no_failures and outcome.silent:
             failures.append(f"{cls.__name__}: {i}")
@@ -160,12 +152,19 @@ def test_state_with_an_impossible_number_is_refused(tmp_path, name, field, index
     state = build_states()[name][0]
     path = tmp_path / ("a.watch" if name == "watch" else "a.safetensors")
     state.save(path)
-    with safe_open(path, "pt") as file:
-        meta = {key: text for key, text in file.metadata().items() if key != "sha256"}
-        tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
-    tensors[field].view(-1)[index] = value
-    save_file(tensors, path, meta | {"sha256": arrays_digest(meta, tensors)})
+    meta, arrays = unsealed(path)
+    arrays[field].reshape(-1)[index] = value
+    seal(meta, arrays, path)
     assert code_of(type(state).load, path) in ("field_value", "file_content")
+
+
+def test_sets_whose_calibrator_is_a_number_are_refused(tmp_path):
+    build_states()["cross"][0].save(tmp_path / "a.safetensors")
+    meta, arrays = unsealed(tmp_path / "a.safetensors")
+    description = json.loads(meta["calibrator"])
+    description["fields"]["maps"]["tuple"][0] = 1
+    seal(meta | {"calibrator": json.dumps(description)}, arrays, tmp_path / "a.safetensors")
+    assert code_of(CrossSets.load, tmp_path / "a.safetensors") == "file_content"
 
 
 def test_some_changed_states_are_refused_or_work(tmp_path):

@@ -67,9 +67,9 @@ def assess(
         InputError: A calibrator would be evaluated on the data it was fitted on, the data sets do not match, or a
             calibrator that learns the frequencies of classes is chosen for labels of one class.
 
-    >>> g = torch.Generator().manual_seed(0)
-    >>> z = torch.randn(2000, 3, generator=g)
-    >>> p = Predictions(3 * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1))  # logits 3 times too large
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.normal(size=(2000, 3))
+    >>> p = Predictions(3 * z, (z + rng.gumbel(size=z.shape)).argmax(1))  # logits 3 times too large
     >>> result = assess(p[:1000], p[1000:], ["Identity", "Temperature"])
     >>> result.chosen_name, round(float(result.best.temperature))
     ('Temperature', 3)

@@ -134,5 +134,5 @@ class CrossSets(PredictionSets):
     def is_consistent(self) -> bool:
         """Whether the fields fit together, as in a file that is not damaged."""
         is_sorted = all(s.ndim == 1 and bool((np.diff(s) >= 0).all()) for s in self.scores)
-        class_counts = {calibrators.num_classes(fitted) for fitted in self.maps}
+        class_counts = {calibrators.num_classes(fitted) if callable(fitted) else None for fitted in self.maps}
         return is_sorted and len(self.maps) == len(self.scores) > 1 and class_counts <= {0, self.k}  # 0: any number

@@ -69,7 +69,7 @@ def export(
 
     >>> import runpy, tempfile
     >>> path = tempfile.mkdtemp() + "/half.py"
-    >>> export(calibrators.Temperature(torch.tensor(2.0)), path)
+    >>> export(calibrators.Temperature(2.0), path)
     >>> runpy.run_path(path)["calibrate"]([[4.0, 0.0]]).tolist()
     [[2.0, 0.0]]
     """

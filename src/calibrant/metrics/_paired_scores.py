@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from calibrant._core.kernels.overlap import hash_rows
 from calibrant.metrics._intervals import Sample, ScoreRange
 from calibrant.metrics._metric import Metric
 from calibrant.predictions import Predictions
@@ -64,12 +65,15 @@ class PairedScores:
     def _relabeled(self) -> list[tuple[Predictions, Predictions]]:
         """Both models with the observed labels, with the most likely other ones and, of three or more, arbitrary ones.
 
-        An error need not be the one that the models find most likely. The arbitrary label is in turn each other class.
+        An error need not be the one that the models find most likely. The arbitrary label follows from the logits and
+        the label of the example, so that copies have the same one, wherever they are.
         """
         first, second = self.first, self.second
         labels = [_other_labels(first, second)]
         if first.k > 2:
-            step = np.arange(len(first)) % (first.k - 1)
+            # two logits make rows different enough, and their sum is the same for both orders of the models
+            hashes = sum(hash_rows(p.logits[:, :2], p.labels) for p in (first, second))
+            step = (hashes % np.uint64(first.k - 1)).astype(first.labels.dtype)
             labels.append((first.labels + 1 + step) % first.k)
         return [(first, second), *((first.with_labels(y), second.with_labels(y)) for y in labels)]
 

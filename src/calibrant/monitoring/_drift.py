@@ -164,9 +164,9 @@ def drift(
         InputError: If classes differ, groups are missing, there are fewer than 20 labeled examples or clusters, or
             nothing can be estimated under the given shift.
 
-    >>> g = torch.Generator().manual_seed(0)
-    >>> z = torch.randn(600, 2, generator=g)
-    >>> y = torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1)
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.normal(size=(600, 2))
+    >>> y = (z + rng.gumbel(size=z.shape)).argmax(1)
     >>> result = drift(Predictions(z[:300], y[:300]), Predictions(3 * z[300:], y[300:]))
     >>> result.has_drifted, "confidences" in [row.name for row in result.drifted]
     (True, True)

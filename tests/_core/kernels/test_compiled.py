@@ -1,13 +1,15 @@
-"""Compiled kernels agree with torch to rounding, and the statistics of a row do not depend on its neighbors."""
+"""Compiled kernels agree with numpy to rounding, and the statistics of a row do not depend on its neighbors."""
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from drawn import drawn_labels
 
 from calibrant import Predictions, measure, metrics
+from calibrant._core.arrays import to_numpy
 from calibrant._core.kernels import dispatch, softmax
 from calibrant._core.kernels.bins import Events, GroupedScores
 from calibrant._core.kernels.overlap import hash_rows
@@ -16,22 +18,27 @@ from calibrant.calibrators import Temperature, _isotonic, _temperature
 needs_numba = pytest.mark.skipif(dispatch.cpu_kernels() is None, reason="numba is not installed, or switched off")
 
 
-def use_torch(monkeypatch) -> None:
+def use_numpy(monkeypatch) -> None:
     monkeypatch.setattr(dispatch, "cpu_kernels", lambda: None)
 
 
-def draw(n: int, k: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+def to_type(z: np.ndarray, dtype: str) -> Any:
+    """Return an array, or a tensor of bfloat16, which numpy lacks, with the strides of z."""
+    return z.astype(dtype) if dtype != "bfloat16" else pytest.importorskip("torch").from_numpy(z).bfloat16()
+
+
+def draw(n: int, k: int, dtype: str = "float32") -> tuple[Any, np.ndarray]:
     """Draw logits with ties for the maximum, impossible classes and certain ones."""
-    g = torch.Generator().manual_seed(0)
-    z = (4 * torch.randn(n, k, generator=g)).to(dtype)
-    y = torch.multinomial(z.float().softmax(1), 1, generator=g).squeeze(1)
-    z[: n // 20, -1] = -torch.inf
-    z[n // 20 : n // 10, 0] = z[n // 20 : n // 10].amax(1)
+    rng = np.random.default_rng(0)
+    z = 4 * rng.standard_normal((n, k))
+    y = drawn_labels(z, rng)
+    z[: n // 20, -1] = -np.inf
+    z[n // 20 : n // 10, 0] = z[n // 20 : n // 10].max(1)
     z[n // 10 : n // 8] *= 100
-    return z, y
+    return to_type(z, dtype), y
 
 
-def row_statistics(z: torch.Tensor, y: torch.Tensor) -> list[np.ndarray]:
+def row_statistics(z: Any, y: np.ndarray) -> list[np.ndarray]:
     """Return correctness, then every other statistic of the rows."""
     k, rows = z.shape[1], softmax.outcomes(z, y, index=z.shape[1] - 1)
     visited = list[np.ndarray]()
@@ -41,39 +48,39 @@ def row_statistics(z: torch.Tensor, y: torch.Tensor) -> list[np.ndarray]:
     return [rows.correct, *columns, np.concatenate(visited), *single]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("k", [2, 3, 129])
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 400])
 def test_prediction_is_the_first_maximum(n, k, dtype):
-    g = torch.Generator().manual_seed(n)
-    z, y = torch.randint(-2, 2, (n, k), generator=g).to(dtype), torch.randint(min(k, 4), (n,), generator=g)
+    rng = np.random.default_rng(n)
+    z, y = rng.integers(-2, 2, (n, k)).astype(float), rng.integers(min(k, 4), size=n)
     z[::3] *= -1  # -0 equals 0
-    z[1::5, -1] = -torch.inf
-    for layout in z, z.T.contiguous().T:
-        assert np.array_equal(softmax.correct(layout, y), (z.argmax(1) == y).double())
+    z[1::5, -1] = -np.inf
+    for layout in z, np.asfortranarray(z):
+        assert np.array_equal(softmax.correct(to_type(layout, dtype), y), z.argmax(1) == y)
 
 
 @needs_numba
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("k", [2, 3, 10, 300])
-def test_compiled_row_statistics_agree_with_torch(monkeypatch, k, dtype):
+def test_compiled_row_statistics_agree_with_numpy(monkeypatch, k, dtype):
     z, y = draw(700, k, dtype)
     compiled = row_statistics(z, y)
-    use_torch(monkeypatch)
+    use_numpy(monkeypatch)
     for ours, expected in zip(compiled, row_statistics(z, y), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-13, atol=1e-14)
-    assert np.array_equal(compiled[0], (z.argmax(1) == y).double())
+    assert np.array_equal(compiled[0], to_numpy(z).argmax(1) == y)
 
 
-@pytest.mark.parametrize("use", ["compiled", "torch"])
+@pytest.mark.parametrize("use", ["compiled", "numpy"])
 @pytest.mark.parametrize("k", [2, 3, 5, 10, 17, 100, 257])
 def test_statistics_of_a_row_do_not_depend_on_its_neighbors(monkeypatch, k, use):
-    if use == "torch":
-        use_torch(monkeypatch)
+    if use == "numpy":
+        use_numpy(monkeypatch)
     z, y = draw(130, k)
     together = row_statistics(z, y)
     for size in (1, 7, 16, 65):
-        parts = [row_statistics(*part) for part in zip(z.split(size), y.split(size), strict=True)]
+        parts = [row_statistics(z[i : i + size], y[i : i + size]) for i in range(0, 130, size)]
         for expected, *columns in zip(together, *parts, strict=True):
             assert np.array_equal(np.concatenate(columns), expected)
 
@@ -83,10 +90,10 @@ def test_statistics_of_a_row_do_not_depend_on_its_neighbors(monkeypatch, k, use)
 @pytest.mark.parametrize("k", [2, 5, 150])
 def test_every_number_of_the_report_agrees(monkeypatch, k, weighted):
     z, y = draw(3000, k)
-    w = torch.rand(3000, generator=torch.Generator().manual_seed(1)).double() + 0.5 if weighted else None
+    w = np.random.default_rng(1).random(3000) + 0.5 if weighted else None
     names = ["sweep_ece", "auroc", "auroc(of='correctness')", "entropy", "mce", "mmce"]
     compiled = measure(Predictions(z, y, w), metrics=names)
-    use_torch(monkeypatch)
+    use_numpy(monkeypatch)
     expected = measure(Predictions(z, y, w), metrics=names)
     assert [row.name for row in compiled.rows] == [row.name for row in expected.rows]
     for row, expected_row in zip(compiled.rows, expected.rows, strict=True):
@@ -99,18 +106,17 @@ def test_every_number_of_the_report_agrees(monkeypatch, k, weighted):
 def test_auroc_without_weights_equals_auroc_with_weights_of_one(k):
     z, y = draw(700, k)
     z = z.round()  # ties
-    w = torch.ones(700).double()
-    assert metrics.auroc(z, y) == pytest.approx(metrics.auroc(Predictions(z, y, w)), rel=1e-12)
+    assert metrics.auroc(z, y) == pytest.approx(metrics.auroc(Predictions(z, y, np.ones(700))), rel=1e-12)
 
 
 @needs_numba
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("n", "k"), [(700, 2), (700, 5), (250_000, 5), (4000, 150)])  # one chunk, and several
-def test_compiled_class_bins_agree_with_torch(monkeypatch, n, k, weighted):
+def test_compiled_class_bins_agree_with_numpy(monkeypatch, n, k, weighted):
     z, y = draw(n, k)
-    w = torch.arange(n) % 5 + 0.5 if weighted else None
+    w = np.arange(n) % 5 + 0.5 if weighted else None
     compiled = metrics.tables.ClassSums.from_predictions(Predictions(z, y, w), 10).cells
-    use_torch(monkeypatch)
+    use_numpy(monkeypatch)
     expected = metrics.tables.ClassSums.from_predictions(Predictions(z, y, w), 10).cells
     np.testing.assert_allclose(compiled, expected, rtol=1e-11, atol=1e-10)
     p = expected.sum((0, 1))
@@ -120,11 +126,11 @@ def test_compiled_class_bins_agree_with_torch(monkeypatch, n, k, weighted):
 @needs_numba
 @pytest.mark.parametrize("of", ["top", 1])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_compiled_summary_equals_torch_to_the_last_bit(monkeypatch, weighted, of):
+def test_compiled_summary_equals_numpy_to_the_last_bit(monkeypatch, weighted, of):
     z, y = draw(2500, 4)
     y[:5] = 3  # impossible for some
     z[5, 1:] = -200.0
-    w = torch.rand(2500, generator=torch.Generator().manual_seed(1)).double() * 2000 if weighted else None
+    w = 2000 * np.random.default_rng(1).random(2500) if weighted else None
     p = Predictions(z, y, w, of=of)
     compiled = metrics.Summary.empty(of=of).add(p) + metrics.Summary.empty(of=of).add(p[:77])
     monkeypatch.setattr(metrics._summary, "kernels", lambda x: None)  # the statistics of rows stay compiled
@@ -134,13 +140,13 @@ def test_compiled_summary_equals_torch_to_the_last_bit(monkeypatch, weighted, of
 
 
 @needs_numba
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("k", [2, 3, 129])
-def test_compiled_hashes_equal_those_of_torch(monkeypatch, k, dtype):
+def test_compiled_hashes_equal_those_of_numpy(monkeypatch, k, dtype):
     z, y = draw(400, k, dtype)
-    compiled = hash_rows(z, y.numpy())
-    use_torch(monkeypatch)
-    assert np.array_equal(compiled, hash_rows(z, y.numpy()))
+    compiled = hash_rows(z, y)
+    use_numpy(monkeypatch)
+    assert np.array_equal(compiled, hash_rows(z, y))
 
 
 @needs_numba
@@ -161,7 +167,7 @@ def test_confidences_at_bin_edges_fall_into_the_same_bins(monkeypatch, bins):
     c = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, 1).clip(0, 1)])
     columns = (c, np.arange(len(c)) % 2.0, np.arange(len(c), dtype=float))
     compiled = Events(*columns).moments(bins), Events(*columns).equal_width(bins)
-    use_torch(monkeypatch)
+    use_numpy(monkeypatch)
     expected = Events(*columns).moments(bins), Events(*columns).equal_width(bins)
     assert np.array_equal(compiled[0].total_weight, expected[0].total_weight)
     np.testing.assert_allclose(compiled[0].u_square_sum, expected[0].u_square_sum, rtol=1e-13, atol=1e-15)
@@ -170,34 +176,34 @@ def test_confidences_at_bin_edges_fall_into_the_same_bins(monkeypatch, bins):
 
 @needs_numba
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("k", [2, 10, 128])
-def test_compiled_nll_derivatives_agree_with_torch(monkeypatch, k, dtype, weighted):
+def test_compiled_nll_derivatives_agree_with_numpy(monkeypatch, k, dtype, weighted):
     z, y = draw(700, k, dtype)
     z[::9] = 0.0  # ties
-    weights = torch.arange(700) % 5 + 0.5 if weighted else None
+    weights = np.arange(700) % 5 + 0.5 if weighted else None
     p = _temperature.drop_impossible(Predictions(z, y, weights))
 
-    def derivatives(b: float) -> torch.Tensor:
-        return torch.tensor([*vars(_temperature._nll_derivatives(p, b)).values()])
+    def derivatives(b: float) -> np.ndarray:
+        return np.array([*vars(_temperature._nll_derivatives(p, b)).values()])
 
     scales = (1e-3, 0.7, 30.0)
     compiled = [derivatives(b) for b in scales]
-    use_torch(monkeypatch)
+    use_numpy(monkeypatch)
     for ours, b in zip(compiled, scales, strict=True):
         expected = derivatives(b)
-        torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-12 * float(expected.abs().max()))
+        np.testing.assert_allclose(ours, expected, rtol=1e-11, atol=1e-12 * abs(expected).max())
 
 
 @needs_numba
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
 @pytest.mark.parametrize("n", [500, 30_000])
-def test_compiled_temperature_fit_ends_where_torch_does(monkeypatch, n, scale):
-    g = torch.Generator().manual_seed(1)
-    z = 2 * torch.randn(n, 10, generator=g)
-    y = torch.multinomial((z / 1.7).softmax(1), 1, generator=g).squeeze(1)
+def test_compiled_temperature_fit_ends_where_numpy_does(monkeypatch, n, scale):
+    rng = np.random.default_rng(1)
+    z = 2 * rng.standard_normal((n, 10), dtype=np.float32)
+    y = drawn_labels(z / 1.7, rng)
     compiled = Temperature.fit(scale * z, y)
-    use_torch(monkeypatch)
+    use_numpy(monkeypatch)
     expected = Temperature.fit(scale * z, y)
     assert float(compiled.temperature) == pytest.approx(float(expected.temperature), rel=1e-9)
     ours, theirs = compiled.certificate, expected.certificate
@@ -207,7 +213,7 @@ def test_compiled_temperature_fit_ends_where_torch_does(monkeypatch, n, scale):
         assert getattr(ours, name) == pytest.approx(getattr(theirs, name), rel=1e-6), name
 
 
-def test_torch_does_the_work_without_numba(monkeypatch):
+def test_numpy_does_the_work_without_numba(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
     assert dispatch.cpu_kernels.__wrapped__() is None
 
@@ -224,7 +230,7 @@ def test_packed_sort_equals_a_stable_sort():
 
 
 INTERRUPTED_IMPORT = """
-import signal, sys, threading, torch
+import signal, sys, threading
 from calibrant import Predictions, calibrators
 
 class Interrupts:
@@ -234,7 +240,7 @@ class Interrupts:
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Interrupts())
-p = Predictions(torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), [0, 1, 1])
+p = Predictions([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 1, 1])
 try:
     calibrators.Temperature.fit(p)
 except KeyboardInterrupt:
@@ -251,7 +257,7 @@ print(float(calibrators.Temperature.fit(p).temperature))
 def test_interrupt_during_the_import_of_kernels_breaks_nothing(module):
     command = [sys.executable, "-c", INTERRUPTED_IMPORT, module]
     status, temperature = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    p = Predictions(torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), [0, 1, 1])
+    p = Predictions([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 1, 1])
     assert status == "interrupted"
     assert float(temperature) == pytest.approx(float(Temperature.fit(p).temperature), rel=1e-9)
 
@@ -259,7 +265,7 @@ def test_interrupt_during_the_import_of_kernels_breaks_nothing(module):
 FIRST_USE_IN_TWO_THREADS = """
 import threading, time
 from concurrent.futures import ThreadPoolExecutor
-import torch
+import numpy as np
 from numba.core.registry import cpu_target
 from calibrant._core.kernels.dispatch import kernels
 
@@ -275,7 +281,7 @@ def refresh_alone():
 
 cpu_target.typing_context.refresh = refresh_alone
 with ThreadPoolExecutor(2) as pool:
-    first, second = pool.map(lambda _: kernels(torch.empty(0)), range(2))
+    first, second = pool.map(lambda _: kernels(np.empty(0)), range(2))
 print(first is second is not None)
 """
 

@@ -9,12 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from drawn import drawn_labels
 
 from calibrant import Predictions, assess, cli, measure, metrics
 from calibrant._core.kernels import threads
 from calibrant._core.kernels.softmax import entropies, outcomes
-from calibrant._core.kernels.threads import MIN_PARALLEL_ELEMENTS, PARALLEL_CHUNK_ELEMENTS, map_chunks, thread_limit
+from calibrant._core.kernels.threads import (
+    MIN_PARALLEL_ELEMENTS,
+    PARALLEL_CHUNK_ELEMENTS,
+    available_threads,
+    map_chunks,
+    thread_limit,
+)
 from calibrant.calibrators import (
     Auto,
     FocalTemperature,
@@ -28,7 +34,7 @@ from calibrant.calibrators import (
 
 
 @pytest.fixture
-def thread_settings(monkeypatch):
+def thread_settings(torch, monkeypatch):
     """Record the thread counts that torch is set to, in a process of two threads."""
     settings, current = list[int](), [2]
     monkeypatch.setattr(torch, "get_num_threads", lambda: current[0])
@@ -36,31 +42,41 @@ def thread_settings(monkeypatch):
     return settings
 
 
-@pytest.fixture
-def two_threads():
-    """Set torch to two threads, and check that it still has them at the end."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    assert torch.get_num_threads() == 2
-    torch.set_num_threads(before)
+@pytest.fixture(params=["numpy", "torch"])
+def two_threads(request, monkeypatch):
+    """Set two threads, in torch or without it, and check that they are still two at the end."""
+    if request.param == "torch":
+        torch = pytest.importorskip("torch")
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+    else:
+        monkeypatch.setattr(threads, "_loaded_torch", lambda: None)
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    yield request.param
+    assert available_threads() == 2
+    if request.param == "torch":
+        torch.set_num_threads(before)
+
+
+of_torch = pytest.mark.parametrize("two_threads", ["torch"], indirect=True)
 
 
 def draw(n: int) -> Predictions:
-    g = torch.Generator().manual_seed(0)
-    z = torch.randn(n, 3, generator=g)
-    return Predictions(2 * z, torch.multinomial(z.softmax(1), 1, generator=g).squeeze(1))
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((n, 3), dtype=np.float32)
+    return Predictions(2 * z, drawn_labels(z, rng))
 
 
 def test_thread_limit_is_one_below_the_threshold(thread_settings):
     with thread_limit(MIN_PARALLEL_ELEMENTS):
-        assert torch.get_num_threads() == 2
+        assert available_threads() == 2
     with thread_limit(MIN_PARALLEL_ELEMENTS - 1), thread_limit(10):
-        assert torch.get_num_threads() == 1
+        assert available_threads() == 1
     assert thread_settings == [1, 2]
 
 
-def test_chunks_use_threads_while_torch_itself_is_limited_to_one(two_threads):
+@of_torch
+def test_chunks_use_threads_while_torch_itself_is_limited_to_one(two_threads, torch):
     def threads_used(elements: int, *, in_chunks: bool, workers: int) -> tuple[int, int]:
         meeting, identities = threading.Barrier(workers, timeout=60), set[int]()
 
@@ -91,7 +107,7 @@ def test_map_chunks_preserves_order(two_threads):
     def work(i: int) -> int:
         if i < 2:
             meeting.wait()
-        assert torch.get_num_threads() == 1
+        assert available_threads() == (1 if two_threads == "torch" else 2)
         return i * i
 
     assert map_chunks(work, range(100), PARALLEL_CHUNK_ELEMENTS) == [i * i for i in range(100)]
@@ -166,9 +182,8 @@ def test_exception_of_the_earliest_chunk_is_raised(cancelled):
 
 @pytest.mark.parametrize(("n", "k"), [(500_000, 9), (30_000, 150)])
 def test_two_threads_give_the_same_bits_as_one(two_threads, n, k):
-    g = torch.Generator().manual_seed(0)
-    z = torch.randn(n, k, generator=g)
-    y = torch.randint(k, (n,), generator=g)
+    rng = np.random.default_rng(0)
+    z, y = rng.standard_normal((n, k), dtype=np.float32), rng.integers(k, size=n)
 
     def results() -> list[Any]:
         rows = outcomes(z, y)
@@ -178,17 +193,17 @@ def test_two_threads_give_the_same_bits_as_one(two_threads, n, k):
         table = np.nan_to_num([math.nan if x is None else x for x in cells], nan=-1.0)
         return [*columns, *numbers, table, *([metrics.auroc(z, y)] if k < 100 else [])]
 
-    torch.set_num_threads(1)
-    expected = results()
-    torch.set_num_threads(2)
+    with thread_limit(0):
+        expected = results()
     assert all(np.array_equal(a, b) for a, b in zip(expected, results(), strict=True))
 
 
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
-def test_threads_work_in_inference_mode(two_threads, mode):
+@of_torch
+@pytest.mark.parametrize("mode", ["inference_mode", "no_grad"])
+def test_threads_work_in_inference_mode(two_threads, torch, mode):
     p = draw(MIN_PARALLEL_ELEMENTS // 2)
     expected = [metrics.nll(p), metrics.classwise_ece(p)]
-    with mode():
+    with getattr(torch, mode)():
         copy = Predictions(p.logits, p.labels)
         assert [metrics.nll(copy), metrics.classwise_ece(copy)] == expected
         assert [metrics.nll(p), metrics.classwise_ece(p)] == expected
@@ -202,8 +217,8 @@ CALLS = [
     lambda p: metrics.compare(p, p),
     lambda p: p.apply(lambda z: 2 * z),
     lambda p: Predictions(p.logits, p.labels),
-    lambda p: Predictions.from_probs(torch.ones(200, 2) / 2, p.labels % 2),
-    lambda p: Predictions.from_confidence(torch.linspace(0, 1, 200), p.labels % 2),
+    lambda p: Predictions.from_probs(np.full((200, 2), 0.5), p.labels % 2),
+    lambda p: Predictions.from_confidence(np.linspace(0, 1, 200), p.labels % 2),
     lambda p: Predictions.from_binary_logits(p.logits[:, 0], p.labels % 2),
     lambda p: Predictions.multilabel(p.logits, p.logits > 0),
     lambda p: metrics.ece(p.logits, p.labels),

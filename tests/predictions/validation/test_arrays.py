@@ -5,22 +5,22 @@ import pickle
 
 import numpy as np
 import pytest
-import torch
 from refusals import code_of
+from scipy.special import expit, softmax
 
 from calibrant import InputError, Predictions
 from calibrant.io.contents import Contents
 from calibrant.metrics import tables
 
-Z = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
-Y = torch.tensor([0, 1, 2, 0, 1, 2])
+Z = np.random.default_rng(0).normal(size=(6, 3))
+Y = np.array([0, 1, 2, 0, 1, 2])
 
 
 @pytest.mark.parametrize("name", ["class_names", "group_names"])
 @pytest.mark.parametrize(
     "names",
     [
-        *("abc", b"abc", 3, 3.5, np.array("abc"), np.array(3), torch.tensor([[3]]), {"a", "b", "c"}),
+        *("abc", b"abc", 3, 3.5, np.array("abc"), np.array(3), {"a", "b", "c"}),
         *(dict.fromkeys("abc"), ["a", "b", None], ["a", "b", float("nan")], [["a"], ["b"]], [["a", "b"], "c", "d"]),
     ],
 )
@@ -28,7 +28,7 @@ def test_names_other_than_a_list_are_refused(name, names):
     if name == "class_names":
         assert code_of(Predictions, Z, Y, class_names=names) == "names"
     else:
-        assert code_of(Contents("logits", Z, Y, groups=Y.numpy(), group_names=names).to_predictions) == "names"
+        assert code_of(Contents("logits", Z, Y, groups=Y, group_names=names).to_predictions) == "names"
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,6 @@ def test_duplicate_names_are_refused():
         (np.array([0, 1, 0, 1, 0, 1.0]), "group_index"),
         (np.array([True, False] * 3), "group_index"),
         (np.array(["a"] * 6), "not_numbers"),
-        (torch.tensor([0.0, 1.0] * 3), "group_index"),
-        (torch.tensor([True, False] * 3), "group_index"),
         (np.array(["a", 1] * 3, dtype=object), "not_numbers"),
     ],
 )
@@ -65,22 +63,32 @@ def test_invalid_indices_of_group_names_are_refused(groups, code):
     assert code_of(contents.to_predictions) == code
 
 
+def test_names_and_indices_in_tensors_are_refused(torch):
+    assert code_of(Predictions, Z, Y, class_names=torch.tensor([[3]])) == "names"
+    assert code_of(Contents("logits", Z, Y, groups=Y, group_names=torch.tensor([[3]])).to_predictions) == "names"
+    for groups in (torch.tensor([0.0, 1.0] * 3), torch.tensor([True, False] * 3)):
+        contents = Contents("logits", Z, Y, groups=groups, group_names=np.array(["x", "y"]))
+        assert code_of(contents.to_predictions) == "group_index"
+
+
 def test_indices_of_group_names_are_read():
     groups = np.array([1, 1, 0, 0, 1, 0], dtype=np.uint8)
     p = Contents("logits", Z, Y, groups=groups, group_names=np.array(["x", "y"])).to_predictions()
     assert [p.group_names[i] for i in p.groups] == ["y", "y", "x", "x", "y", "x"]
 
 
+TENSORS = {
+    "nested": lambda torch: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.strided),
+    "sparse": lambda torch: torch.eye(6).to_sparse(),
+    "csr": lambda torch: torch.eye(6).to_sparse_csr(),
+    "quantized": lambda torch: torch.quantize_per_tensor(torch.zeros(6, 3), 0.1, 0, torch.qint8),
+    "complex": lambda torch: torch.zeros(6, 3, dtype=torch.complex64),
+    "meta": lambda torch: torch.zeros(6, 3, device="meta"),
+    "meta vector": lambda torch: torch.zeros(6, device="meta"),
+    "scalar": lambda torch: torch.tensor(1.0),
+}
 ARRAYS = {
-    "nested": lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.strided),
-    "sparse": lambda: torch.eye(6).to_sparse(),
-    "csr": lambda: torch.eye(6).to_sparse_csr(),
-    "quantized": lambda: torch.quantize_per_tensor(torch.zeros(6, 3), 0.1, 0, torch.qint8),
-    "complex": lambda: torch.zeros(6, 3, dtype=torch.complex64),
-    "complex array": lambda: np.zeros(6, dtype=complex),
-    "meta": lambda: torch.zeros(6, 3, device="meta"),
-    "meta vector": lambda: torch.zeros(6, device="meta"),
-    "scalar": lambda: torch.tensor(1.0),
+    "complex": lambda: np.zeros(6, dtype=complex),
     "zero-dimensional": lambda: np.array(1),
     "objects": lambda: np.array([object()] * 6),
     "mixed": lambda: np.array([1, None, "a", 2, 3, 4], dtype=object),
@@ -108,10 +116,10 @@ CONSTRUCTORS = {
 }
 VALID = {
     "logits": (Z, Y),
-    "probs": (Z.softmax(1), Y),
+    "probs": (softmax(Z, 1), Y),
     "binary": (Z[:, 0], Y % 2),
-    "multilabel": (Z, (Z > 0).long()),
-    "confidence": (Z[:, 0].sigmoid(), Y % 2),
+    "multilabel": (Z, (Z > 0).astype(int)),
+    "confidence": (expit(Z[:, 0]), Y % 2),
 }
 READABLE_COLUMNS = {"dates", "spans", "records", "objects", "huge"}  # as clusters, groups or names
 
@@ -119,14 +127,16 @@ READABLE_COLUMNS = {"dates", "spans", "records", "objects", "huge"}  # as cluste
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("argument", ARGUMENTS)
 @pytest.mark.parametrize("source", sorted(CONSTRUCTORS))
-def test_unusual_arrays_are_read_or_refused_in_one_line(source, argument):
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_unusual_arrays_are_read_or_refused_in_one_line(library, source, argument):
+    arguments = () if library == "numpy" else (pytest.importorskip(library),)
     if source == "confidence" and argument == "class_names":
         return
-    for name, make in ARRAYS.items():
+    for name, make in (TENSORS if arguments else ARRAYS).items():
         scores, labels = VALID[source]
         message = ""
         try:
-            CONSTRUCTORS[source]({"logits": scores, "labels": labels, argument: make()})
+            CONSTRUCTORS[source]({"logits": scores, "labels": labels, argument: make(*arguments)})
         except InputError as error:
             message = str(error)
         assert "\n" not in message, (name, message)
@@ -138,21 +148,21 @@ def test_unusual_arrays_are_read_or_refused_in_one_line(source, argument):
 def test_many_classes_take_linear_time():  # minutes where it is quadratic
     k = 20_000
     names = [f"class {i}" for i in range(k)]
-    logits = torch.eye(3, k)
+    logits = np.eye(3, k)
     p = Predictions(logits, [names[5], names[0], names[k - 1]], class_names=names)
     assert p.labels.tolist() == [5, 0, k - 1]
-    full = Predictions(torch.zeros(4000, 4000), names[:4000])
+    full = Predictions(np.zeros((4000, 4000)), names[:4000])
     assert len(full.class_names) == 4000
     reversed_p = p.reorder_classes(tuple(reversed(names)))
     assert reversed_p.labels.tolist() == [k - 6, k - 1, 0]
-    assert np.array_equal(torch.as_tensor(reversed_p.logits).flip(1), p.logits)
+    assert np.array_equal(reversed_p.logits[:, ::-1], p.logits)
     assert code_of(Predictions, logits, [0, 1, 2], class_names=[*names[:-1], names[0]]) == "names_differ"
 
 
 def test_many_groups_and_clusters_take_linear_time():
     n = 60_000
     names = [f"group {i % 16_000}" for i in range(n)]
-    p = Predictions(torch.zeros(n, 2), torch.arange(n) % 2, of=1, groups=names, clusters=names)
+    p = Predictions(np.zeros((n, 2)), np.arange(n) % 2, of=1, groups=names, clusters=names)
     assert len(p.group_names) == 16_000
     assert len(p.select_group("group 7")) == len(range(7, n, 16_000))
 
@@ -183,10 +193,9 @@ class Exchanged:
         return self.values.__dlpack_device__()
 
 
-def test_arrays_are_exchanged_by_dlpack():
-    y = torch.arange(6) % 3
-    logits = Z.clone()
-    p = Predictions(Exchanged(logits), Exchanged(y))
+def test_arrays_are_exchanged_by_dlpack(torch):
+    logits = torch.tensor(Z)
+    p = Predictions(Exchanged(logits), Exchanged(torch.tensor(Y)))
     logits.zero_()  # the values were copied
     assert np.array_equal(p.logits, Z)
-    assert np.array_equal(p.labels, y)
+    assert np.array_equal(p.labels, Y)

@@ -185,12 +185,12 @@ class Registry(Mapping[str, Callable[..., Any]]):
     def method(self, text: str) -> "Method":
         """Parse a method's text and validate its hyperparameters by name, type and range.
 
-        >>> LOSSES.method("foca")
+        >>> METRICS.method("eces")
         Traceback (most recent call last):
-        calibrant.types.InputError: Unknown name 'foca' among losses: did you mean 'focal'?
-        >>> LOSSES.method("focal(gama=3)")
+        calibrant.types.InputError: Unknown name 'eces' among metrics: did you mean 'ece'?
+        >>> METRICS.method("ece(bin=3)")
         Traceback (most recent call last):
-        calibrant.types.InputError: focal: Unknown parameter 'gama'. Try gamma, detach_weight.
+        calibrant.types.InputError: ece: Unknown parameter 'bin'. Try bins, norm, edges.
         """
         name, settings = parse_call(text)
         target = self.get(name)
@@ -214,16 +214,16 @@ class Registry(Mapping[str, Callable[..., Any]]):
     def normalize(self, text: str) -> str:
         """Return a method's text with normal spaces and numbers.
 
-        >>> LOSSES.normalize("focal( gamma = 3.0 )")
-        'focal(gamma=3)'
+        >>> METRICS.normalize("ece( bins = 10 )")
+        'ece(bins=10)'
         """
         return self.method(text).text
 
     def title(self, text: str) -> str:
         """Return a method's title, the first phrase of its docstring without verb and article, or "" if unknown.
 
-        >>> LOSSES.title("focal(gamma=3)"), LOSSES.title("mine")
-        ('Focal loss', '')
+        >>> METRICS.title("ece(bins=10)"), METRICS.title("mine")
+        ('Expected calibration error', '')
         """
         method = self.get(text.partition("(")[0])
         docstring = "" if method is None else inspect.getdoc(method) or ""
@@ -270,8 +270,8 @@ class Method:
     def with_settings(self, **settings: Any) -> "Method":
         """Return the same method with some other hyperparameters.
 
-        >>> LOSSES.method("focal").with_settings(gamma=2)
-        Method(losses: focal(gamma=2))
+        >>> METRICS.method("ece").with_settings(bins=10)
+        Method(metrics: ece(bins=10))
         """
         return Method(self.registry, self.name, self.target, {**self.settings, **settings})
 

@@ -25,10 +25,10 @@ from calibrant._core.types import (
 )
 from calibrant.calibrators import maps
 from calibrant.calibrators._affine_solver import COARSE_GRADIENT_TOLERANCE, GRADIENT_TOLERANCE, AffineFit, fit_affine
-from calibrant.calibrators._array_functions import log_softmax
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Solution, fit_method
 from calibrant.calibrators._temperature import FitInput, drop_impossible, fit_nll_temperature
+from calibrant.calibrators.array_functions import log_softmax
 from calibrant.calibrators.fields import FittedMap
 from calibrant.calibrators.maps import LOG_PROB_FLOOR
 from calibrant.metrics import nll

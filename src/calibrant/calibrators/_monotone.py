@@ -15,10 +15,10 @@ from calibrant._core.kernels.solvers import newton, sum_row_chunks
 from calibrant._core.registry import CALIBRATORS
 from calibrant._core.types import Count, FiniteVector, Logits, NonNegativeFloat, PositiveScalar, Range
 from calibrant.calibrators import maps
-from calibrant.calibrators._array_functions import rank, smallest
 from calibrant.calibrators._capabilities import Capabilities, calibrator_call
 from calibrant.calibrators._fitting import Fitted, Solution, example_mean, example_weights, fit_method
 from calibrant.calibrators._temperature import FitInput, drop_impossible
+from calibrant.calibrators.array_functions import rank, smallest
 from calibrant.calibrators.fields import FittedMap
 from calibrant.predictions import Predictions, row_blocks
 

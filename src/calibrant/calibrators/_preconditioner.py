@@ -12,7 +12,7 @@ from calibrant._core.arrays import namespace, to_numpy
 from calibrant._core.kernels.softmax import exp_in_place
 from calibrant._core.kernels.solvers import cholesky_with_jitter
 from calibrant._core.kernels.threads import map_chunks
-from calibrant.calibrators._array_functions import numbers_like
+from calibrant.calibrators.array_functions import numbers_like
 
 MIN_CURVATURE = 1e-3  # flatter coordinates are stretched no further, or the first step would be too long
 TINY_CURVATURE = 1e-300  # replaces the curvature 0 of columns of zeros

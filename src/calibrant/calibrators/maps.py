@@ -1,14 +1,14 @@
 """The map of every calibrator, for arrays of numpy and for tensors. The text becomes a part of every exported .py file.
 
 A map takes logits z (n, k) of any precision and the learned fields by name, and returns calibrated logits (n, k). The
-functions that it needs beside the array API standard come from `_array_functions`, and in exported files from
+functions that it needs beside the array API standard come from `array_functions`, and in exported files from
 `deployment/_numpy_functions.py`.
 """
 
 import math
 from typing import Any
 
-from calibrant.calibrators._array_functions import (
+from calibrant.calibrators.array_functions import (
     apply,
     class_indices,
     confidence,

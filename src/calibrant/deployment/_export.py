@@ -145,7 +145,12 @@ def numpy_source(
     if isinstance(threshold, CertifiedThreshold):
         threshold, event = threshold.threshold, _event_index(threshold.event, class_names)
     fitted, set_fields = serialize(calibrator), None if sets is None else _set_fields(sets)
-    modules = "calibrant.calibrators.maps", "calibrant.deployment._numpy_functions"
+    modules = (
+        "calibrant._core.kernels.bits",
+        "calibrant.calibrators.maps",
+        "calibrant.decisions.score_map",
+        "calibrant.deployment._numpy_functions",
+    )
     class_maps = (_map_source(name) for name in sorted({*_class_names(fitted), *_class_names(set_fields)}))
     return _render(
         "calibrator.py.j2",

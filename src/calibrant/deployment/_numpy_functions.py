@@ -1,13 +1,15 @@
 """What exported files add to the maps of `calibrators/maps.py`, whose text they contain as well, in numpy alone.
 
-The first part has the functions that the maps take from `calibrators/_array_functions.py`, in plain numpy from 1.22 on.
+The first part has the functions that the maps take from `calibrators/array_functions.py`, in plain numpy from 1.22 on.
 """
 
 from typing import Any
 
 import numpy as np
 
+from calibrant._core.kernels.bits import mix_bits, uniforms_of
 from calibrant.calibrators.maps import MAPS, group_calibrated
+from calibrant.decisions.score_map import scores_of
 
 SCORE_ROUNDING = 1e-12  # of nonconformity scores
 
@@ -54,6 +56,11 @@ def confidence(z: Any, event: Any) -> Any:
 def rank(x: Any, values: Any, side: Any = "left") -> Any:
     """Return the number of sorted x below each value, or with side "right" at or below it."""
     return np.searchsorted(x, values, side=side)
+
+
+def descending_order(p: Any) -> Any:
+    """Return the indices that sort each row from its largest value down, equal values in the order of the columns."""
+    return np.argsort(-p, axis=1, kind="stable")
 
 
 def smallest(v: Any, count: int) -> Any:
@@ -174,48 +181,27 @@ def to_number(text: str) -> Any:
 
 
 def class_scores(z: Any, sets: Any) -> Any:
-    """Return the nonconformity score of every class, (n, k): the larger, the less a class fits the logits.
+    """Return the nonconformity score of every class (n, k).
 
-    "lac" is 1 - p. "aps" is the sum of p from the most probable class down to this one, less 1 - u of its own p, and
-    "raps" adds a penalty for each rank. "saps" uses only the largest p, and a penalty for each further rank. u is a
-    pseudorandom value in [0, 1) for each row.
+    Raises:
+        ValueError: For NaN and infinity, which would be in no set.
     """
-    if not np.isfinite(z.max(1)).all():  # NaN and infinity would be in no set
+    if not np.isfinite(z.max(1)).all():
         raise ValueError("Expected logits with a finite maximum in each row, got NaN or infinity.")
-    p = softmax(z)
-    if sets["score"] == "lac":
-        return 1 - p
-    order = np.argsort(-p, axis=1, kind="stable")
-    in_order = np.take_along_axis(p, order, 1)
-    u, rank = uniforms(z, sets)[:, None], np.arange(p.shape[1])
-    if sets["score"] == "saps":
-        by_rank = np.where(rank == 0, u * in_order, in_order[:, :1] + sets["penalty"] * (rank - 1 + u))
-    else:
-        by_rank = np.cumsum(in_order, 1) - (1 - u) * in_order  # u p of the class itself, which the sum holds once
-        if sets["score"] == "raps":
-            by_rank = by_rank + sets["penalty"] * (rank + 1)
-    scores = np.empty_like(p)
-    np.put_along_axis(scores, order, by_rank, 1)
-    return scores
+    u = None if sets["score"] == "lac" else uniforms(z, sets)
+    return scores_of(softmax(z), u, sets["score"], sets["penalty"])
 
 
 def uniforms(z: Any, sets: Any) -> Any:
     """Return a pseudorandom value in [0, 1) for every row: a hash of its logits in float32 and of the seed.
 
-    A word is the bits of two logits. The sum of all words, each times a key, is mixed (splitmix64, Steele et al. 2014).
+    A word is the bits of two logits. The hash is the sum of all words, each times a key, with its bits mixed.
     """
     values = np.ascontiguousarray(z.astype(np.float32) + np.float32(0))  # -0 becomes 0
     values = np.pad(values, ((0, 0), (0, values.shape[1] % 2)))  # to whole words
     with np.errstate(over="ignore"):  # all products are modulo 2^64
         x = (values.view(np.int64) * np.array(sets["keys"], dtype=np.int64)).sum(1).astype(np.uint64)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        x = x ^ (x >> np.uint64(31))
-        # The seed changes all values
-        x = x + np.uint64(sets["seed"] * 0x9E3779B97F4A7C15 % 2**64)
-        x ^= x >> np.uint64(31)
-        x = x * np.uint64(0x9E3779B97F4A7C15)
-    return (x >> np.uint64(11)).astype(np.float64) * 2.0**-53  # the 53 bits of a float64
+        return uniforms_of(mix_bits(x), sets["seed"])
 
 
 def sets_of(z: Any, sets: Any, groups: Any = None) -> Any:

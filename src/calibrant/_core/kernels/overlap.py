@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from calibrant._core.arrays import is_on_cpu, like, namespace, to_numpy
+from calibrant._core.kernels.bits import mix_bits
 from calibrant._core.kernels.dispatch import kernels
 from calibrant._core.kernels.threads import map_row_chunks
 from calibrant._core.types import Array
@@ -42,23 +43,13 @@ def hash_rows(logits: Array, labels: np.ndarray) -> np.ndarray:
         return label_sums
 
     total = np.concatenate(map_row_chunks(sums, logits, labels, elements=_HASH_CHUNK_ELEMENTS))
-    return _mix_bits(total.view(np.uint64))
+    return mix_bits(total.view(np.uint64))
 
 
 @lru_cache(8)
 def hash_keys(count: int) -> np.ndarray:
     """Return odd random numbers, (count) int64, the same in every process."""
     return np.random.default_rng(0).integers(0, 2**63, count, dtype=np.int64) | 1
-
-
-def _mix_bits(x: np.ndarray) -> np.ndarray:
-    """Mix the bits of 64-bit integers, one to one (splitmix64, Steele, Lea & Flood 2014)."""
-    x = x ^ (x >> np.uint64(30))
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return x
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ __all__ = [
     "apply",
     "class_indices",
     "confidence",
+    "descending_order",
     "double",
     "log_softmax",
     "log_sum_exp",
@@ -96,6 +97,11 @@ def rank(x: Any, values: Any, side: str = "left") -> Any:
             return (x <= values[..., None] if side == "right" else x < values[..., None]).sum(-1)
         values = values.contiguous()
     return namespace(values).searchsorted(x, values, side=side)
+
+
+def descending_order(p: Any) -> Any:
+    """Return the indices that sort each row from its largest value down, equal values in the order of the columns."""
+    return namespace(p).argsort(p, axis=1, descending=True, stable=True)
 
 
 def smallest(v: Any, count: int) -> Any:

@@ -1,6 +1,7 @@
 """Measuring in one and in several processes."""
 
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -71,11 +72,12 @@ def test_every_row_passes_once_through_softmax_for_each_calibrator(tmp_path, cal
 
 
 def test_failure_cancels_remaining_measurements(filled, monkeypatch):
-    begun = list[bytes]()
+    begun, all_are_queued = list[bytes](), threading.Event()
 
     def work(packed: bytes) -> bytes:
         begun.append(packed)
         if len(begun) == 2:
+            all_are_queued.wait()
             raise InputError("cannot be measured", code="unmeasured")
         return packed
 
@@ -85,6 +87,7 @@ def test_failure_cancels_remaining_measurements(filled, monkeypatch):
     study, store = filled
     results = module._measure_in_processes(study, store, list(study.runs()), 2)
     next(results)
+    all_are_queued.set()
     pool.shutdown()  # waits for all that are queued
     assert len(begun) == 2
     with refused("unmeasured"):

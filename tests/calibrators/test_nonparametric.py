@@ -239,6 +239,15 @@ def test_floor_keeps_the_nll_finite():
     assert metrics.nll(Isotonic.fit(data)(fresh.logits), fresh.labels) < 10
 
 
+def test_isotonic_maps_many_rows_of_a_class_at_once(monkeypatch):
+    data, sizes, interpolate = simulated(2500, 200), list[int](), maps.interpolate
+    fitted = Isotonic.fit(data)
+    monkeypatch.setattr(maps, "interpolate", lambda x, value, p: sizes.append(len(p)) or interpolate(x, value, p))
+    fitted(data.logits)
+    assert sum(sizes) == 2500 * 200
+    assert len(sizes) <= 3 * 200
+
+
 def test_shared_isotonic_is_one_curve_and_preserves_the_argmax():
     data, fresh = simulated(300, 4), simulated(5000, 4, seed=1)
     fitted = SharedIsotonic.fit(data)

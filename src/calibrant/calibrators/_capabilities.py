@@ -17,6 +17,7 @@ from calibrant._core.types import Array, InputError
 from calibrant.calibrators.fields import move_beside
 
 CHUNK_ELEMENTS = 1 << 16  # logits that numpy maps at a time: 512 kB in float64, so that steps stay in cache
+MIN_CHUNK_ROWS = 1024  # of maps that may compute class by class, whose steps take long for few rows
 Call = Callable[[Any, Array], Array]
 NETWORK_EXPORTS = ("torch.export", "ONNX")
 
@@ -82,17 +83,18 @@ def calibrator_call(call: Call) -> Call:
         def map_rows(z: Array) -> Array:
             return like_logits(call(move_beside(self, z), z), z, keeps_argmax=keeps_argmax)
 
-        return in_chunks(map_rows, logits)
+        return in_chunks(map_rows, logits, min_rows=1 if treats_classes_alike(self) else MIN_CHUNK_ROWS)
 
     return checked
 
 
-def in_chunks(function: Callable[[Array], Array], logits: Array) -> Array:
+def in_chunks(function: Callable[[Array], Array], logits: Array, *, min_rows: int = 1) -> Array:
     """Apply a function of logits to chunks of rows that stay in cache, or at once to tensors and few rows."""
+    elements = max(CHUNK_ELEMENTS, min_rows * logits.shape[-1])
     if not isinstance(logits, np.ndarray):
         return function(logits)
     with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
-        if logits.size <= CHUNK_ELEMENTS:
+        if logits.size <= elements:
             return function(logits)
         out = np.empty_like(logits)
 
@@ -100,7 +102,7 @@ def in_chunks(function: Callable[[Array], Array], logits: Array) -> Array:
             with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):  # of this thread
                 out_rows[:] = function(rows)
 
-        map_row_chunks(fill, logits, out, elements=CHUNK_ELEMENTS)
+        map_row_chunks(fill, logits, out, elements=elements)
         return out
 
 

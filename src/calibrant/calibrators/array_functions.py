@@ -18,6 +18,7 @@ __all__ = [
     "confidence",
     "descending_order",
     "double",
+    "in_column_order",
     "log_softmax",
     "log_sum_exp",
     "namespace",
@@ -101,7 +102,16 @@ def rank(x: Any, values: Any, side: str = "left") -> Any:
 
 def descending_order(p: Any) -> Any:
     """Return the indices that sort each row from its largest value down, equal values in the order of the columns."""
-    return namespace(p).argsort(p, axis=1, descending=True, stable=True)
+    return p.argsort(dim=1, descending=True, stable=True) if is_torch_array(p) else np.argsort(-p, 1, kind="stable")
+
+
+def in_column_order(x: Any, order: Any) -> Any:
+    """Return rows that `descending_order` has sorted in the order of the columns again."""
+    if is_torch_array(x):
+        return x.scatter(1, order, x)
+    result = np.empty_like(x)
+    np.put_along_axis(result, order, x, 1)
+    return result
 
 
 def smallest(v: Any, count: int) -> Any:

@@ -8,13 +8,13 @@ from calibrant._core.arrays import like, namespace, to_numpy
 from calibrant._core.kernels.bits import uniforms_of
 from calibrant._core.kernels.overlap import hash_rows
 from calibrant._core.kernels.softmax import probabilities
+from calibrant._core.kernels.threads import map_row_chunks
 from calibrant._core.types import Array
 from calibrant.decisions.score_map import scores_of
 from calibrant.predictions import Predictions
 
 SetScore = Literal["lac", "aps", "raps", "saps"]
 RANK_PENALTY = 0.1  # of RAPS and SAPS, per rank
-_BLOCK_ELEMENTS = 1 << 22
 
 
 def class_scores(logits: Array, score: SetScore, penalty: float, seed: int) -> Array:
@@ -22,9 +22,8 @@ def class_scores(logits: Array, score: SetScore, penalty: float, seed: int) -> A
 
     Each row has a uniform u that depends on its logits and the seed alone.
     """
-    size = max(1, _BLOCK_ELEMENTS // logits.shape[1])
-    blocks = (logits[first : first + size] for first in range(0, max(len(logits), 1), size))
-    return namespace(logits).concat([_block_scores(block, score, penalty, seed) for block in blocks])
+    blocks = map_row_chunks(lambda rows: _block_scores(rows, score, penalty, seed), logits)
+    return namespace(logits).concat(blocks)
 
 
 def label_scores(p: Predictions, score: SetScore, penalty: float, seed: int) -> np.ndarray:

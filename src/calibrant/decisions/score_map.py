@@ -3,7 +3,7 @@
 The text becomes a part of every exported .py file.
 """
 
-from calibrant.calibrators.array_functions import class_indices, descending_order, double, namespace
+from calibrant.calibrators.array_functions import class_indices, descending_order, double, in_column_order, namespace
 from calibrant.calibrators.maps import Array
 
 
@@ -30,5 +30,4 @@ def scores_of(p: Array, u: Array, score: str, penalty: float) -> Array:
         by_rank = in_order.cumsum(1) - (1 - u) * in_order  # u p of the class itself, which the sum holds once
         if score == "raps":
             by_rank += penalty * (ranks + 1)
-    # from the order of ranks to the order of classes: the sort of a permutation inverts it
-    return xp.take_along_axis(by_rank, xp.argsort(order, axis=1), axis=1)
+    return in_column_order(by_rank, order)

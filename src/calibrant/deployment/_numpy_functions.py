@@ -60,7 +60,14 @@ def rank(x: Any, values: Any, side: Any = "left") -> Any:
 
 def descending_order(p: Any) -> Any:
     """Return the indices that sort each row from its largest value down, equal values in the order of the columns."""
-    return np.argsort(-p, axis=1, kind="stable")
+    return np.argsort(-p, 1, kind="stable")
+
+
+def in_column_order(x: Any, order: Any) -> Any:
+    """Return rows that `descending_order` has sorted in the order of the columns again."""
+    result = np.empty_like(x)
+    np.put_along_axis(result, order, x, 1)
+    return result
 
 
 def smallest(v: Any, count: int) -> Any:

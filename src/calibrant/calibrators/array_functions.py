@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._core.arrays import call_with_arrays, is_torch_array, like, namespace, to_numpy
-from calibrant._core.kernels.softmax import class_probability, top_probability
+from calibrant._core.kernels.softmax import class_columns, class_probability, top_probability
 from calibrant.calibrators.fields import FittedMap
 
 __all__ = [
@@ -28,8 +28,6 @@ __all__ = [
     "smallest",
     "softmax",
 ]
-
-_FEW_CLASSES = 64  # up to which numpy is faster along the rows of a transposed array
 
 
 def apply(calibrator: Any, z: Any) -> Any:
@@ -55,7 +53,7 @@ def softmax(z: Any) -> Any:
     """Return probabilities (n, k) in double precision."""
     if is_torch_array(z):
         return z.double().softmax(-1)
-    x = _columns(z)
+    x = class_columns(z, np.float64)
     np.exp(np.subtract(x, x.max(0), out=x), out=x)
     return np.divide(x, x.sum(0), out=x).T
 
@@ -64,14 +62,9 @@ def log_softmax(z: Any) -> Any:
     """Return log-probabilities (n, k) in double precision."""
     if is_torch_array(z):
         return z.double().log_softmax(-1)
-    x = _columns(z)
+    x = class_columns(z, np.float64)
     np.subtract(x, x.max(0), out=x)
     return np.subtract(x, np.log(np.exp(x).sum(0)), out=x).T
-
-
-def _columns(z: np.ndarray) -> np.ndarray:
-    """Return a copy of the logits in double precision, transposed to (k, n), whose memory suits sums over classes."""
-    return np.array(z.T, dtype=np.float64, order="C" if len(z.T) <= _FEW_CLASSES else "F")
 
 
 def log_sum_exp(x: Any, axis: int) -> Any:

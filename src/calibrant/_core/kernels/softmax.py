@@ -17,6 +17,7 @@ from calibrant._core.kernels.dispatch import chunk_elements, kernels
 from calibrant._core.kernels.threads import PARALLEL_CHUNK_ELEMENTS, map_chunks
 from calibrant._core.types import ClassIndices, Labels, Logits, PerExample
 
+_MIN_PAIRWISE_TERMS = 8  # from which the order of numpy's sums depends on the layout in memory
 _MAX_COLUMN_CLASSES = 256  # up to which numpy is faster by class than by row
 _CHUNK_ELEMENTS = 1 << 17  # 1 MB in float64, which stays in cache
 _COLUMNS = ("confidence", "predicted", "correct", "log_likelihood", "brier", "entropy", "class_probability")
@@ -222,7 +223,8 @@ def reference_stats(logits: Logits, labels: Any, names: Sequence[str], index: in
     `margin` is z - max z, and `powers` are e^margin, the probabilities before division by their total.
     """
     xp = namespace(logits)
-    z = xp.astype(logits, xp.float64).T
+    has_few_classes = logits.shape[1] < _MIN_PAIRWISE_TERMS
+    z = class_columns(logits, np.float64) if has_few_classes else xp.astype(logits, xp.float64).T
     margin = z - xp.max(z, axis=0)
     margin_y = xp.take_along_axis(margin, labels[None, :], axis=0)[0]
     powers = xp.exp(margin)

@@ -9,6 +9,7 @@ from refusals import code_of
 from scipy.special import softmax
 
 from calibrant import InputError, Predictions
+from calibrant.io import role_search
 from calibrant.io.column_roles import TableOptions
 from calibrant.io.frames import frame_to_contents
 from calibrant.io.role_inference import infer_columns
@@ -521,3 +522,11 @@ def test_values_of_any_type_are_read_or_refused():
         except InputError as error:
             codes.add(error.code)
     assert len(codes) > 5
+
+
+def test_classes_are_sought_among_distinct_labels(monkeypatch):
+    lengths, class_keys = list[int](), role_search.class_keys
+    monkeypatch.setattr(role_search, "class_keys", lambda column: lengths.append(len(column)) or class_keys(column))
+    assert len(read({"p": P, "y": Y})) == N
+    assert lengths
+    assert max(lengths) <= 2

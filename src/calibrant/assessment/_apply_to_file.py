@@ -25,7 +25,7 @@ from calibrant.predictions import Predictions
 from calibrant.predictions.events import BINARY_EVENTS, PRESENCE
 from calibrant.predictions.validation.arrays import to_column
 
-calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
+calibrators: Any = LazyModule("calibrant.calibrators")  # which takes long to load
 
 if TYPE_CHECKING:
     from calibrant.deployment import Contract

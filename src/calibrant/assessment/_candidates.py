@@ -12,7 +12,7 @@ from calibrant.assessment._overlap import FittingRecord
 from calibrant.io.formats import CALIBRATOR_SUFFIX, CONTRACT_SUFFIX
 from calibrant.predictions import EventSelector, Predictions
 
-calibrators_: Any = LazyModule("calibrant.calibrators")  # which needs torch
+calibrators_: Any = LazyModule("calibrant.calibrators")  # which takes long to load
 
 if TYPE_CHECKING:
     from calibrant.deployment import Contract

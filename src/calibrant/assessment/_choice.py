@@ -17,7 +17,7 @@ from calibrant.metrics import Interval
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units
 
-calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
+calibrators: Any = LazyModule("calibrant.calibrators")  # which takes long to load
 
 MAX_FEW_UNITS = 100  # rows or clusters up to which cross-fitting is repeated
 MIN_FEW_UNITS = 5  # as many as folds

@@ -20,7 +20,7 @@ from calibrant.metrics import Comparison, Metric, Summary, paired_difference
 from calibrant.predictions import EventSelector, Predictions
 from calibrant.predictions.folds import num_units
 
-calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
+calibrators: Any = LazyModule("calibrant.calibrators")  # which takes long to load
 
 JACKKNIFE_GROUPS = 50
 

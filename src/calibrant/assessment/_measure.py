@@ -21,7 +21,7 @@ from calibrant.metrics.tables import ClassSums
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 from calibrant.predictions.events import PRESENCE, EventKind, evaluated_event
 
-calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
+calibrators: Any = LazyModule("calibrant.calibrators")  # which takes long to load
 
 DEFAULT_BINS = 15
 NO_NLL_INTERVAL = "no interval: one error at probability 1 would make it infinite"

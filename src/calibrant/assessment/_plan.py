@@ -15,7 +15,7 @@ from calibrant.metrics import Summary, fits_summary, nll
 from calibrant.predictions import Predictions
 from calibrant.predictions.events import EventKind, evaluated_event
 
-calibrators_: Any = LazyModule("calibrant.calibrators")  # which needs torch
+calibrators_: Any = LazyModule("calibrant.calibrators")  # which takes long to load
 
 MIN_OTHER_LABELS = 0.1  # expected by a fit to labels of one class
 EvaluationData = Predictions | Iterable[Predictions] | str | Path | None

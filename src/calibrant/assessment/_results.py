@@ -27,7 +27,7 @@ from calibrant.predictions.events import EventKind
 from calibrant.predictions.folds import num_units
 from calibrant.reports import Document, Reportable
 
-calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
+calibrators: Any = LazyModule("calibrant.calibrators")  # which takes long to load
 
 MIN_GAIN_ERRORS = 2 / 3  # gain of a calibrator that is selected, in standard errors that allow for shared data
 REFINEMENT_MEANING = "NLL that remains after cross-fitted calibration"

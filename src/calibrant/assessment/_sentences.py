@@ -26,7 +26,7 @@ from calibrant.predictions import Predictions
 from calibrant.predictions.events import quote
 from calibrant.predictions.validation.weights import FRACTIONS_NOTE, IMPORTANCE
 
-calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
+calibrators: Any = LazyModule("calibrant.calibrators")  # which takes long to load
 
 MAX_NAMED_GROUPS = 3
 HEADLINES = {

@@ -18,7 +18,7 @@ from calibrant.decisions._sets import (
 from calibrant.predictions import Predictions, as_predictions
 from calibrant.predictions.folds import split_folds
 
-calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
+calibrators: Any = LazyModule("calibrant.calibrators")  # which takes long to load
 
 
 @dataclass(frozen=True, eq=False)

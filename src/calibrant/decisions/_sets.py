@@ -25,7 +25,7 @@ from calibrant.predictions.validation.names import factorize_samples, group_posi
 from calibrant.reports.document import Cell, Document, Section, Table
 from calibrant.reports.result import Reportable
 
-calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
+calibrators: Any = LazyModule("calibrant.calibrators")  # which takes long to load
 
 ALL_ROWS = ""  # name of the threshold of examples whose group is unknown
 SCORE_TOLERANCE = 1e-12  # by which rounding may lift a score above a threshold

@@ -17,7 +17,7 @@ from calibrant.io.formats import CONTRACT_SUFFIX
 from calibrant.monitoring import CheckResult, check
 from calibrant.predictions import EventSelector, Predictions, as_predictions
 
-calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
+calibrators: Any = LazyModule("calibrant.calibrators")  # which takes long to load
 
 _SEAL_CHARACTERS = 12  # digits of the seal in texts
 

@@ -25,7 +25,7 @@ from calibrant.decisions import CertifiedThreshold, CrossSets, Sets
 from calibrant.deployment._contract import Contract
 from calibrant.predictions import check_is_calibrator
 
-calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
+calibrators: Any = LazyModule("calibrant.calibrators")  # which takes long to load
 fusions: Any = LazyModule("calibrant.language_models.fusion")
 
 ExportFormat = Literal["numpy", "torch", "onnx"]

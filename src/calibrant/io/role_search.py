@@ -63,7 +63,7 @@ class RoleSearch:
 
     def classes(self, name: str) -> list[str]:
         """Return the classes that occur in a column."""
-        return np.unique(class_keys(self.frame[name].drop_nulls())).tolist()
+        return np.unique(class_keys(self.frame[name].drop_nulls().unique())).tolist()
 
     def label_texts(self) -> list[str]:
         """Return up to `MAX_LABEL_TEXTS` labels that occur.

@@ -16,9 +16,8 @@ from calibrant.monitoring._features import confidences, row_weights
 from calibrant.predictions import Predictions
 from calibrant.predictions.folds import num_units, split_folds
 
-calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
+calibrators: Any = LazyModule("calibrant.calibrators")  # which takes long to load
 
-REFERENCE_CALIBRATOR = "Auto"
 NUM_CALIBRATION_FOLDS = 5
 MAX_DENSITY_RATIO = 20.0
 MAX_INDICATORS = 20  # classes whose prediction is a feature of its own, the first included
@@ -45,7 +44,7 @@ def estimate_covariate_shift(
     """
     ratio, new_weights = density_ratio(reference, new), row_weights(new)
     folds = split_folds(reference, min(NUM_CALIBRATION_FOLDS, num_units(reference)))
-    fitted = [(calibrators.fit(REFERENCE_CALIBRATOR, rest), held_out) for rest, held_out in folds]
+    fitted = [(calibrators.Auto.fit(rest, estimate_gain=False), held_out) for rest, held_out in folds]
     # Calibrated probabilities: out of fold for the reference, the mean over the calibrators for the new rows
     probs, new_probs = np.zeros((len(reference), reference.k)), np.zeros((len(new), new.k))
     for calibrator, held_out in fitted:

@@ -26,7 +26,7 @@ from calibrant.predictions.validation import resolve_event
 from calibrant.predictions.validation.arrays import is_text
 from calibrant.predictions.validation.labels import binary_names, to_class_indices
 
-calibrators: Any = LazyModule("calibrant.calibrators")  # which needs torch
+calibrators: Any = LazyModule("calibrant.calibrators")  # which takes long to load
 
 Digests = UInt64[np.ndarray, " d"]
 MAX_CLASSES = 200  # that have tests of their own

@@ -17,7 +17,7 @@ from calibrant._core.types import Array, InputError
 from calibrant.calibrators.fields import move_beside
 
 CHUNK_ELEMENTS = 1 << 16  # logits that numpy maps at a time: 512 kB in float64, so that steps stay in cache
-MIN_CHUNK_ROWS = 1024  # of maps that may compute class by class, whose steps take long for few rows
+MIN_CHUNK_ROWS = 1024  # of maps that may loop over classes, where a short chunk costs as much as a long one
 Call = Callable[[Any, Array], Array]
 NETWORK_EXPORTS = ("torch.export", "ONNX")
 

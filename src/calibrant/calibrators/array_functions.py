@@ -99,7 +99,7 @@ def descending_order(p: Any) -> Any:
 
 
 def in_column_order(x: Any, order: Any) -> Any:
-    """Return rows that `descending_order` has sorted in the order of the columns again."""
+    """Undo the sorting of x (n, k) by `descending_order`, whose result is `order`."""
     if is_torch_array(x):
         return x.scatter(1, order, x)
     result = np.empty_like(x)

@@ -64,7 +64,7 @@ def descending_order(p: Any) -> Any:
 
 
 def in_column_order(x: Any, order: Any) -> Any:
-    """Return rows that `descending_order` has sorted in the order of the columns again."""
+    """Undo the sorting of x (n, k) by `descending_order`, whose result is `order`."""
     result = np.empty_like(x)
     np.put_along_axis(result, order, x, 1)
     return result

@@ -16,7 +16,7 @@ def mix_bits(x: np.ndarray) -> np.ndarray:
 
 
 def uniforms_of(hashes: np.ndarray, seed: int) -> np.ndarray:
-    """Return a pseudorandom value in [0, 1) for every 64-bit hash; each seed gives others."""
+    """Return a pseudorandom value in [0, 1) for every 64-bit hash. The seed changes all values."""
     x = hashes + np.uint64((seed * _GOLDEN_STEP) % 2**64)
     x ^= x >> np.uint64(31)  # mix high bits into low ones
     x *= np.uint64(_GOLDEN_STEP)  # modulo 2^64

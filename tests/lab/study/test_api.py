@@ -18,7 +18,7 @@ from calibrant.lab.study import Grid, Recipe, Result, Store, Study
 from calibrant.lab.study import measurements as rows_module
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import RunEvent
-from calibrant.lab.study.progress import plan_lines, select_runs, train_all
+from calibrant.lab.study.progress import check_data, plan_lines, select_runs, train_all
 
 MINE = '''
 import torch
@@ -338,6 +338,13 @@ def test_failing_run_is_reported_and_does_not_stop_others(tmp_path, broken):
         studies.measure(blobs(networks=("Breaks",)), out=tmp_path / "alone")
 
 
+def test_the_output_folder_may_have_the_name_of_a_bundled_study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "refinement").mkdir()
+    with refused("no_finished_run"):  # not taken for a folder that the study reads
+        studies.measure("refinement", out="refinement")
+
+
 def test_diverging_network_does_not_stop_other_runs(tmp_path):
     wild = Grid(
         ("blobs(train=60, val=40, test=50)",),
@@ -371,6 +378,20 @@ def test_progress_names_a_run_by_its_differences_from_the_others(tmp_path):
         study = Study("x", (single, other_grid))
         steps = train_all(study, list(study.runs()), Store(tmp_path), DatasetCache(None), at_once)
         assert [step.text for step in steps] == [f"done {words}, 1 s" for words in labels]
+
+
+def test_progress_counts_runs_that_other_processes_finished(tmp_path):
+    study, data = blobs(("focal", "brier")), DatasetCache(None)
+    studies.run(study, out=tmp_path, select="brier", progress=lambda _: None)
+    runs = list(study.runs())
+    store, _ = check_data(runs, Store(tmp_path), data)
+
+    def train_the_first(_, runs, store):
+        yield RunEvent("done", runs[0], {"seconds": 1.0})
+        yield RunEvent("found", runs[1], {})
+
+    steps = train_all(study, runs, store, data, train_the_first)
+    assert [step.details for step in steps] == ["2 of 2 runs", "2 of 2 runs"]
 
 
 def test_the_command_reports_the_failed_run_and_its_error(tmp_path, broken):

@@ -20,7 +20,7 @@ from calibrant._core.files import ensure_writable
 from calibrant._core.registry import Method
 from calibrant._core.types import InputError
 from calibrant.io.files import check_outputs
-from calibrant.lab.study.config import Study
+from calibrant.lab.study.config import Study, study_file
 from calibrant.lab.study.datasets import DatasetCache
 from calibrant.lab.study.engine import Engine, Ray, run_locally
 from calibrant.lab.study.grids import Run
@@ -318,7 +318,7 @@ def _open_study(
             )
     else:
         loaded_study = Study.load(study, scale)
-        inputs.append(study)
+        inputs.append(study_file(study))  # the output folder may have the name of a bundled study
     if precision is not None:
         loaded_study = loaded_study.with_precision(precision)
     inputs += [*loaded_study.with_, *(path for model in loaded_study.models for path in (model.val, model.test))]

@@ -128,7 +128,7 @@ class Study:
         Raises:
             InputError: If the file cannot be read, or has an unknown key or value; the message suggests the nearest.
         """
-        path = find_toml(str(study), STUDIES_FOLDER, "bundled study", "unknown_study")
+        path = study_file(study)
         table = read_toml(path)
         with prefix_errors(f"{path}"):
             scales = read_tables("scales", "[scales.NAME]", table.pop("scales", {}), code="scales")
@@ -263,6 +263,11 @@ def _check_name(name: str) -> None:
 
 GRID_KEYS = {field.name for field in fields(Grid)}
 STUDY_KEYS = {f.name for f in fields(Study)} - {"with_", "paper_setting"} | SPECIAL_KEYS
+
+
+def study_file(study: str | Path) -> Path:
+    """Return the TOML file of a study, given by its path or the name of a bundled study."""
+    return find_toml(str(study), STUDIES_FOLDER, "bundled study", "unknown_study")
 
 
 def find_toml(name: str, bundled: Path, description: str, code: str) -> Path:

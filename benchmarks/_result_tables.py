@@ -19,6 +19,7 @@ from benchmarks._result_texts import (
     Row,
     column_head,
     italic_text,
+    num_split,
     number_text,
     span_text,
     table_text,
@@ -33,6 +34,10 @@ OWN_TEMPERATURE = {  # temperature scaling of each study, as its paper does it
     "wang_2021": "Temperature(criterion='ece', grid='wang')",
     "adafocal_2022": "Temperature(criterion=\"adaptive_ece(edges='mukhoti')\")",
     "loss_survey": "Temperature",
+    "mukhoti_2020-gammas": "Temperature(criterion='ece')",
+    "wang_2021_coefficients-small": "Temperature(criterion='ece', grid='wang')",
+    "wang_2021_validation_size-small": "Temperature(criterion='ece', grid='wang')",
+    "wang_2021_inverse-small": "Temperature(criterion='ece', grid='wang')",
 }
 OTHER_CALIBRATORS = {
     "": "Identity",
@@ -234,17 +239,57 @@ class ResultTables:
         rows = self.select("paired.csv", number=number, **({"study": study} if study else {}))
         return [float(row["noise floor"]) for row in rows]
 
+    # Sweeps
+
     def sweep_table(self, folder: str) -> str:
-        """Return the ECE of every data set and loss of a sweep in percent, after each of its calibrators."""
-        rows = [row for row in self.rows(f"{folder}/tables.csv") if (row["metric"], row["shift"]) == ("ece", "")]
-        cells = group_pairs(((row["dataset"], _short(row["loss"])), row) for row in rows)
-        heads = dict.fromkeys(row["calibrator"].partition("(")[0] for row in rows)
-        datasets = {dataset for dataset, _ in cells}
-        lines = [
-            [f"{loss}, {dataset}" if len(datasets) > 1 else loss, *(_mean_text(row) for row in group)]
-            for (dataset, loss), group in cells.items()
-        ]
-        return table_text(["ECE (%)", *heads], lines)
+        """Return the ECE of every loss of a sweep in percent, before and after the calibrators of Wang et al."""
+        heads = "ECE (%)", "before", "after temperature (temperature)", "after histogram binning"
+        lines = (
+            [loss, *(_mean_text(self.cell(folder, loss, after=after)) for after in ("", "T", "bins"))]
+            for loss in self.losses(folder)
+        )
+        return table_text(heads, lines)
+
+    def largest_difference(self, folder: str, repeated_folder: str, after: str) -> float:
+        """Return the largest difference between the mean ECEs of two folders, over the losses of both."""
+        shared_losses = [loss for loss in self.losses(folder) if loss in self.losses(repeated_folder)]
+        means = (self.means(name, after=after, losses=shared_losses) for name in (folder, repeated_folder))
+        return max(abs(a - b) for a, b in zip(*means, strict=True))
+
+    def optimal_ece(self, folder: str, loss: str) -> dict[str, float]:
+        """Return the ECE at the best temperature of each epoch: means over seeds and each half of the epochs."""
+        rows = [row for row in self.rows(f"{folder}/val_optimal_ece.csv") if _short(row["line"]) == loss]
+        middle = max(int(row["epoch"]) for row in rows) / 2
+        halves = group_pairs(
+            ("first" if int(row["epoch"]) <= middle else "second", float(row["value"])) for row in rows
+        )
+        return {half: mean_of(values) for half, values in halves.items()}
+
+    def validation_sets(self, folder: str) -> dict[int, str]:
+        """Return the data sets of a sweep by the number of their validation images."""
+        datasets = dict.fromkeys(row["dataset"] for row in self.rows(f"{folder}/tables.csv"))
+        return {num_split(dataset)["val"]: dataset for dataset in datasets}
+
+    def sizes_table(self, folder: str, after: str, heading: str) -> str:
+        """Return the ECE of every loss in percent after a calibrator, by the number of validation images."""
+        sizes = self.validation_sets(folder)
+        lines = (
+            [loss, *(_mean_text(self.cell(folder, loss, after=after, dataset=name)) for name in sizes.values())]
+            for loss in self.losses(folder)
+        )
+        return table_text([heading, *(f"{size:,} images" for size in sizes)], lines)
+
+    def gammas_table(self, rows: Iterable[tuple[str, str]]) -> str:
+        """Return the table of focal losses beside the numbers that Mukhoti et al. print, from folders and losses."""
+        heads = "ECE (%)", "before", "*paper*", "after temperature (temperature)", "*paper*"
+        lines = []
+        for folder, loss in rows:
+            before, after = (self.cell(folder, loss, after=after) for after in ("", "T"))
+            papers = [italic_text(row["paper_mean"], 100) for row in (before, after)]
+            temperature = italic_text(after["paper_temperature"], 1)
+            printed = f"{papers[1]} ({temperature})"
+            lines.append([LOSS_NAMES[loss], _mean_text(before), papers[0], _mean_text(after), printed])
+        return table_text(heads, lines)
 
     # Focal temperature scaling
 

@@ -11,8 +11,13 @@ LOSS_NAMES = {
     "brier": "Brier score",
     "cross_entropy(smoothing=0.05)": "label smoothing .05",
     "flsd": "FLSD-53",
+    "flsd(thresholds=(0.2, 0.5), gammas=(5, 3, 2))": "FLSD-532",
+    "focal(gamma=1)": "focal loss, gamma 1",
+    "focal(gamma=2)": "focal loss, gamma 2",
     "focal(gamma=3)": "focal loss, gamma 3",
     "focal": "focal loss, gamma 3",
+    "Scheduled(gammas=(5, 3, 1))": "focal loss, scheduled 5, 3, 1",
+    "Scheduled": "focal loss, scheduled 5, 3, 2",
     "mmce": "MMCE",
     "mmce(strength=2)": "MMCE",
     "AdaFocal": "AdaFocal",
@@ -60,6 +65,12 @@ def number_text(value: float | str, digits: int = 1) -> str:
 def percent_text(value: float, digits: int = 1) -> str:
     """Return a share in percent."""
     return number_text(100 * value, digits)
+
+
+def num_split(dataset: str) -> dict[str, int]:
+    """Return the numbers in the settings of a data set: cifar10(train=3000, val=3000)."""
+    settings = dataset.partition("(")[2].rstrip(")").split(", ")
+    return {key: int(value) for key, _, value in (s.partition("=") for s in settings) if value.isdigit()}
 
 
 def span_text(values: Iterable[float | str], digits: int = 1, scale: float = 1.0) -> str:

@@ -26,12 +26,13 @@ from calibrant.lab.study import Study
 from calibrant.lab.study.significance import holm
 from calibrant.lab.study.tables import main_calibration_error
 
-NAMES = "study", "network", "loss", "reference", "metric", "calibrator"
+NAMES = "study", "dataset", "network", "loss", "reference", "metric", "calibrator"
 HEAD = *NAMES, "test", "seeds", "reference value", "value", "temperature", "difference", "interval", "p"
 FOCAL_LOSSES = "focal", "flsd", "Scheduled"
-COMPARED = {  # besides cross-entropy, with which every loss is compared: losses, and the references that a paper names
-    "mukhoti_2020": (FOCAL_LOSSES, ("mmce", "brier")),
-    "adafocal_2022": (("AdaFocal",), ("flsd", "focal(gamma=3)")),
+COMPARED: dict[str, dict[str, tuple[str, ...]]] = {  # by study: losses compared with a reference besides cross-entropy
+    "mukhoti_2020": {"mmce": FOCAL_LOSSES, "brier": FOCAL_LOSSES},
+    "mukhoti_2020-gammas": {"focal(gamma=1)": ("focal",), "Scheduled(gammas=(5, 3, 1))": ("Scheduled",)},
+    "adafocal_2022": {"flsd": ("AdaFocal",), "focal(gamma=3)": ("AdaFocal",)},
 }
 OWN_METRICS = {"confident_share"}  # that a claim of a paper is about, besides the calibration error
 LEVEL = 0.90
@@ -53,21 +54,20 @@ def study_of(folder: Path) -> tuple[str, set[str], set[str]]:
 
 def compared_pairs(study: str, losses: Collection[str]) -> dict[str, list[str]]:
     """Return the losses that are compared with each reference."""
-    first = next(loss for loss in losses if loss.startswith("cross_entropy"))
-    names, references = COMPARED.get(study.partition("-")[0], ((), ()))
-    pairs = {reference: [x for x in losses if x.partition("(")[0] in names] for reference in references}
-    pairs = {reference: [x for x in compared if x != reference] for reference, compared in pairs.items()}
-    return {first: [x for x in losses if x != first]} | {x: y for x, y in pairs.items() if x in losses}
+    first = {loss: losses for loss in losses if loss == "cross_entropy"}
+    names = COMPARED.get(study) or COMPARED.get(study.partition("-")[0], {})
+    named_pairs = {x: [loss for loss in losses if loss.partition("(")[0] in names[x]] for x in names if x in losses}
+    return {reference: [x for x in compared if x != reference] for reference, compared in (first | named_pairs).items()}
 
 
 def read_cells(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield a dictionary per network, loss, calibrator and metric of a study, on its test data."""
+    """Yield a dictionary per data set, network, loss, calibrator and metric of a study, on its test data."""
     path = next(path for path in (folder / "rows.csv", folder / "tables.csv") if path.exists())
     rows = pl.read_csv(path, infer_schema_length=None).filter(pl.col("shift").fill_null("") == "").to_dicts()
     if path.name == "tables.csv":
         yield from rows
         return
-    keys = "network", "loss", "calibrator", "metric"
+    keys = "dataset", "network", "loss", "calibrator", "metric"
     for names, cells in group_pairs((tuple(row[key] for key in keys), row) for row in rows).items():
         sample: Sample = {(row["network"], row["seed"]): row["value"] for row in cells}
         mean = sum(sample.values()) / len(sample)
@@ -97,18 +97,18 @@ def difference(cell: Mapping[str, Any], reference: Mapping[str, Any]) -> Differe
 
 
 def effects(folder: Path) -> Iterator[list[str]]:
-    """Yield a row for each network, metric, calibrator, reference and loss of a study."""
+    """Yield a row for each data set, network, metric, calibrator, reference and loss of a study."""
     study, metrics, calibrators = study_of(folder)
     cells = [c for c in read_cells(folder) if c["metric"] in metrics and c["calibrator"] in calibrators]
-    groups = group_pairs(((c["network"], c["metric"], c["calibrator"]), c) for c in cells)
-    for setting, group in groups.items():
+    groups = group_pairs(((c["dataset"], c["network"], c["metric"], c["calibrator"]), c) for c in cells)
+    for (dataset, network, *method), group in groups.items():
         by_loss = {cell["loss"]: cell for cell in group}
         for reference, losses in compared_pairs(study, by_loss).items():
             differences = {loss: difference(by_loss[loss], by_loss[reference]) for loss in losses}
             p_values = holm({loss: p_value(parts) for loss, parts in differences.items()})
             for loss in losses:
                 values = effect(by_loss[loss], by_loss[reference], differences[loss], p_values[loss])
-                yield [study, setting[0], loss, reference, *setting[1:], *values]
+                yield [study, dataset, network, loss, reference, *method, *values]
 
 
 def effect(cell: Mapping[str, Any], reference: Mapping[str, Any], parts: Difference, p: float) -> list[str]:

@@ -17,10 +17,8 @@ from typing import Any
 import jinja2
 
 from benchmarks._result_tables import ADAPTIVE, ResultTables
-from benchmarks._result_texts import FILTERS, percent_text
+from benchmarks._result_texts import FILTERS, num_split, percent_text
 from benchmarks.claims import LEVEL
-from benchmarks.small_sweeps import Sweep, new_trainings
-from calibrant.lab.study import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATE = Path(__file__).with_suffix(".md.j2")
@@ -74,25 +72,6 @@ def parameters(network: str) -> int:
     return sum(p.numel() for p in NETWORKS.method(network)(10).parameters())
 
 
-@cache
-def _planned_trainings() -> list[tuple[Sweep, list[Run]]]:
-    return list(new_trainings())
-
-
-def sweeps(results: Path) -> dict[str, list[tuple[Sweep, int]]]:
-    """Return the sweeps that are finished and unfinished, each with the number of networks that it adds."""
-    by_state: dict[str, list[tuple[Sweep, int]]] = {"finished": [], "unfinished": []}
-    for sweep, new_runs in _planned_trainings():
-        by_state["finished" if sweep.is_finished(results) else "unfinished"].append((sweep, len(new_runs)))
-    return by_state
-
-
-def num_split(dataset: str) -> dict[str, int]:
-    """Return the numbers in the settings of a data set: cifar10(train=3000, val=3000)."""
-    settings = dataset.partition("(")[2].rstrip(")").split(", ")
-    return {key: int(value) for key, _, value in (s.partition("=") for s in settings) if value.isdigit()}
-
-
 def recipe(name: str) -> Any:
     """Return a recipe by name."""
     from calibrant.lab.study.recipe import RECIPES
@@ -136,12 +115,5 @@ def render(results: Path) -> str:
     tables = ResultTables(results)
     names = {name: getattr(tables, name) for name in dir(tables) if not name.startswith("_")}
     functions = {f.__name__: f for f in (paper_temperatures, paper_shares, paper_marks, parameters, num_split, recipe)}
-    values = (
-        {"sweeps": sweeps(results)}
-        | names
-        | functions
-        | SUMMARIES
-        | {"study_file": _study, "ADAPTIVE": ADAPTIVE}
-        | _facts()
-    )
+    values = names | functions | SUMMARIES | {"study_file": _study, "ADAPTIVE": ADAPTIVE} | _facts()
     return environment.from_string(TEMPLATE.read_text()).render(values)

@@ -13,7 +13,13 @@ from benchmarks import claims
 from calibrant import theory
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
-FOLDERS = "mukhoti_2020", "medium", "long", "wang_2021", "adafocal_2022", "loss_survey"
+SWEEPS = (
+    "wang_2021_coefficients-small",
+    "mukhoti_2020-gammas",
+    "wang_2021_validation_size-small",
+    "wang_2021_inverse-small",
+)
+FOLDERS = "mukhoti_2020", "medium", "long", "wang_2021", "adafocal_2022", "loss_survey", *SWEEPS
 
 
 def table(name):
@@ -33,16 +39,16 @@ def test_every_mean_and_temperature_is_a_cell_of_the_study(name):
     cells = pl.read_csv(RESULTS / name / "tables.csv", infer_schema_length=None).filter(
         pl.col("shift").fill_null("") == ""
     )
-    key = "network", "loss", "metric", "calibrator"
+    key = "dataset", "network", "loss", "metric", "calibrator"
     means = {tuple(row[k] for k in key): (row["mean"], row["temperature"]) for row in cells.to_dicts()}
     study = json.loads((RESULTS / name / "made_with.json").read_text())["study"]
     rows = [row for row in table("effects.csv") if row["study"] == study]
     assert rows
     for row in rows:
         for loss, column in (row["loss"], "value"), (row["reference"], "reference value"):
-            mean, temperature = means[row["network"], loss, row["metric"], row["calibrator"]]
+            mean, temperature = means[row["dataset"], row["network"], loss, row["metric"], row["calibrator"]]
             assert float(row[column]) == pytest.approx(100 * mean, abs=0.0051)
-        mean, temperature = means[row["network"], row["loss"], row["metric"], row["calibrator"]]
+        mean, temperature = means[tuple(row[k] for k in key)]
         assert (f"{temperature:.2f}" if temperature == temperature else "") == row["temperature"]
 
 
@@ -126,7 +132,14 @@ def test_tables_of_larger_scales_are_those_of_the_study(scale, rows):
 
 def write_study(folder, file, rows):
     (folder / "made_with.json").write_text(json.dumps({"study": "wang_2021-small"}))
-    common = {"shift": "", "network": "net", "metric": "ece", "calibrator": "Identity", "temperature": float("nan")}
+    common = {
+        "shift": "",
+        "dataset": "data",
+        "network": "net",
+        "metric": "ece",
+        "calibrator": "Identity",
+        "temperature": float("nan"),
+    }
     pl.DataFrame([common | row for row in rows]).write_csv(folder / file)
 
 
@@ -212,3 +225,100 @@ def test_verdicts_on_focal_loss_follow_from_the_effects():
     ]
     assert not any(0.9 <= temperature <= 1.1 for temperature in temperatures)  # those of the paper
     assert all(page[3, scale].startswith("**does not hold**") for scale in ("small", "medium", "long"))
+
+
+def significant_signs(study, calibrator, **names):
+    """Return the sign of each loss's difference from its reference, 0 if it is not significant."""
+    rows = [row for row in table("effects.csv") if (row["study"], row["calibrator"]) == (study, calibrator)]
+    rows = [row for row in rows if row["metric"] == "ece" and all(row[key] == value for key, value in names.items())]
+    return {
+        row["loss"].replace(", detach_weight=True", ""): (float(row["difference"]) > 0) - (float(row["difference"]) < 0)
+        if float(row["p"]) < 0.05
+        else 0
+        for row in rows
+    }
+
+
+WANG_TEMPERATURE = "Temperature(criterion='ece', grid='wang')"
+
+
+def test_verdicts_on_strengths_follow_from_the_effects():
+    study = "wang_2021_coefficients-small"
+    before, after, binned = (significant_signs(study, x) for x in ("Identity", WANG_TEMPERATURE, "HistogramBinning"))
+    assert set(before.values()) == {-1}
+    assert [loss for loss, sign in after.items() if sign] == ["logit_norm(strength=0.05)"]
+    assert after["logit_norm(strength=0.05)"] == 1
+    assert set(binned.values()) == {0}
+    rows = [row for row in table("effects.csv") if row["study"] == study and row["metric"] == "ece"]
+    values = {(row["loss"].replace(", detach_weight=True", ""), row["calibrator"]): float(row["value"]) for row in rows}
+    pairs = ("cross_entropy(smoothing={})", "0.05", "0.09"), ("logit_norm(strength={})", "0.01", "0.05")
+    for name, weaker, stronger in (*pairs, ("focal(gamma={})", "1", "3")):
+        assert values[name.format(stronger), "Identity"] < values[name.format(weaker), "Identity"]
+    for calibrator, sign in (WANG_TEMPERATURE, 1), ("HistogramBinning", -1):
+        assert all(sign * float(row["difference"]) > 0 for row in rows if row["calibrator"] == calibrator)
+
+
+def test_optimal_ece_of_the_sweep_rises_only_for_focal_loss():
+    halves = {}
+    for row in table("wang_2021_coefficients-small/val_optimal_ece.csv"):
+        halves.setdefault(row["line"], ([], []))[int(row["epoch"]) > 15].append(float(row["value"]))
+    means = {line: [sum(values) / len(values) for values in parts] for line, parts in halves.items()}
+    assert [line for line, (first, second) in means.items() if second > first] == ["focal(gamma=3, detach_weight=True)"]
+    highest = sorted(means, key=lambda line: means[line][1])[-2:]
+    assert highest == ["focal(gamma=3, detach_weight=True)", "logit_norm(strength=0.05)"]
+
+
+def test_verdicts_on_other_focal_losses_follow_from_the_effects():
+    before = significant_signs("mukhoti_2020-gammas", "Identity")
+    after = significant_signs("mukhoti_2020-gammas", "Temperature(criterion='ece')")
+    assert before == {"focal(gamma=2)": -1, "Scheduled": 0}
+    assert after == {"focal(gamma=2)": 0, "Scheduled": 0}
+    cells = [*table("mukhoti_2020-gammas/tables.csv"), *table("mukhoti_2020/tables.csv")]
+    means = {
+        row["loss"]: float(row["mean"])
+        for row in cells
+        if (row["metric"], row["shift"], row["calibrator"]) == ("ece", "", "Identity")
+    }
+    for lower_loss, higher_loss in (
+        ("focal(gamma=2)", "focal(gamma=1)"),
+        ("focal(gamma=3)", "focal(gamma=2)"),
+        ("flsd", "flsd(thresholds=(0.2, 0.5), gammas=(5, 3, 2))"),
+        ("Scheduled", "Scheduled(gammas=(5, 3, 1))"),
+    ):
+        assert means[lower_loss] < means[higher_loss]
+
+
+def test_verdicts_on_the_size_of_the_validation_set_follow_from_the_effects():
+    study = "wang_2021_validation_size-small"
+    cells = [row for row in table(f"{study}/tables.csv") if (row["metric"], row["shift"]) == ("ece", "")]
+    sizes = {row["dataset"]: row["dataset"].partition("val=")[2].partition(",")[0] for row in cells}
+    lowest, significant = set(), {}
+    for dataset, size in sizes.items():
+        for calibrator in WANG_TEMPERATURE, "HistogramBinning":
+            means = {
+                row["loss"]: float(row["mean"])
+                for row in cells
+                if (row["dataset"], row["calibrator"]) == (dataset, calibrator)
+            }
+            if min(means, key=lambda loss: means[loss]) == "cross_entropy":
+                lowest.add((size, calibrator))
+            signs = significant_signs(study, calibrator, dataset=dataset)
+            significant |= {(size, calibrator, loss): sign for loss, sign in signs.items() if sign}
+    assert lowest == {("100", WANG_TEMPERATURE), ("100", "HistogramBinning"), ("3000", WANG_TEMPERATURE)}
+    assert significant == {("3000", WANG_TEMPERATURE, "logit_norm(strength=0.05)"): 1}
+
+
+def test_verdicts_on_inverse_focal_loss_follow_from_the_effects():
+    study, inverse = "wang_2021_inverse-small", "inverse_focal(gamma=1)"
+    before = significant_signs(study, "Identity")
+    assert before == {"focal(gamma=3)": -1, "focal(gamma=1)": -1, inverse: 1}
+    for calibrator in WANG_TEMPERATURE, "HistogramBinning":
+        assert set(significant_signs(study, calibrator).values()) == {0}
+    by_gamma = ["focal(gamma=3, detach_weight=True)", "focal(gamma=1, detach_weight=True)", "cross_entropy"]
+    by_gamma.append("inverse_focal(gamma=1, detach_weight=True)")
+    temperatures = {
+        row["loss"]: float(row["temperature"])
+        for row in table(f"{study}/tables.csv")
+        if (row["metric"], row["calibrator"]) == ("ece", WANG_TEMPERATURE)
+    }
+    assert sorted(temperatures, key=lambda loss: temperatures[loss]) == by_gamma

@@ -1,15 +1,11 @@
-"""The small scales of the sweeps: how many networks they train, and what the page of results shows of them."""
-
-import json
+"""The small scales of the sweeps: their networks, and the tables that are kept of them."""
 
 import pytest
 
-from benchmarks import results_page, small_sweeps
+from benchmarks import small_sweeps
 from calibrant.lab.study import Study
-from calibrant.lab.study.results import made_with
 from calibrant.lab.study.sweeps import _find_families
 
-MAX_NEW_RUNS = 40
 TOML = """
 losses = ["cross_entropy", "focal(gamma=1)"]
 networks = ["mlp(features=2, hidden=())"]
@@ -22,21 +18,20 @@ datasets = ["blobs(train=40, val=20, test=20)"]
 """
 
 
-def test_sweeps_train_few_networks_in_the_order_of_the_papers():
-    counts = {sweep.name: len(runs) for sweep, runs in small_sweeps.new_trainings()}
-    assert list(counts) == [
-        "wang_2021_coefficients-small",
-        "mukhoti_2020-gammas",
-        "wang_2021_validation_size-small",
-        "wang_2021_inverse-small",
-    ]
-    assert counts["wang_2021_validation_size-small"] == 0
-    assert sum(counts.values()) <= MAX_NEW_RUNS
-    for sweep in small_sweeps.SWEEPS:
-        seeds_by_loss = {}
-        for run in sweep.runs():
-            seeds_by_loss.setdefault(run.loss, set()).add(run.seed)
-        assert {len(seeds) for seeds in seeds_by_loss.values()} == {3}
+@pytest.mark.parametrize(("study", "scale"), small_sweeps.SWEEPS)
+def test_every_loss_has_three_seeds(study, scale):
+    seeds_by_loss = {}
+    for run in Study.load(study, scale).runs():
+        seeds_by_loss.setdefault(run.loss, set()).add(run.seed)
+    assert {len(seeds) for seeds in seeds_by_loss.values()} == {3}
+
+
+def networks_of(name):
+    return {(run.network, run.loss, run.seed, run.recipe) for run in Study.load(name, "small").runs()}
+
+
+def test_the_size_of_the_validation_set_needs_no_other_networks():
+    assert networks_of("wang_2021_validation_size") <= networks_of("wang_2021_coefficients")
 
 
 @pytest.mark.parametrize(
@@ -53,37 +48,10 @@ def test_each_sweep_has_enough_values_for_its_figures(sweep, families):
     assert all(0.0 in family.values.values() for family in all_families)
 
 
-@pytest.fixture
-def sweep(tmp_path, monkeypatch):
+def test_tables_of_finished_sweeps_are_copied(tmp_path):
     path = tmp_path / "tiny_sweep.toml"
     path.write_text(TOML)
-    sweep = small_sweeps.Sweep(str(path), "tiny", "Tiny (Figure 1)")
-    monkeypatch.setattr(small_sweeps.Sweep, "name", "tiny_sweep-tiny")
-    return sweep
-
-
-def test_tables_of_finished_sweeps_are_copied_and_shown(sweep, tmp_path):
-    results = tmp_path / "results"
-    tables = results_page.ResultTables(results)
-    assert not sweep.is_finished(results)
-    small_sweeps.run_sweeps([sweep], None, tmp_path / "out", results)
-    assert sweep.is_finished(results)
-    lines = tables.sweep_table(sweep.name).splitlines()
-    assert [line.split(" | ")[0].strip("| ") for line in lines[2:]] == ["cross_entropy", "focal(gamma=1)"]
-    mean = tables.mean(sweep.name, "focal(gamma=1)")
-    assert f"{100 * mean:.2f}".lstrip("0") in lines[3]
-
-
-def test_a_sweep_with_missing_runs_is_unfinished(sweep, tmp_path):
-    study = Study.load(sweep.study, sweep.scale)
-    folder = tmp_path / sweep.name
-    folder.mkdir()
-    for runs, is_finished in (list(study.runs())[:1], False), (list(study.runs()), True):
-        (folder / "made_with.json").write_text(json.dumps(made_with(study, runs)))
-        assert sweep.is_finished(tmp_path) == is_finished
-
-
-def test_the_page_lists_what_is_unfinished():
-    unfinished = [sweep for sweep in small_sweeps.SWEEPS if not sweep.is_finished(results_page.ROOT / "docs/results")]
-    text = results_page.render(results_page.ROOT / "docs/results")
-    assert all(sweep.command in text for sweep in unfinished)
+    small_sweeps.run_sweeps([(str(path), "tiny")], None, tmp_path / "out", tmp_path / "results")
+    copied = {p.relative_to(tmp_path / "results").as_posix() for p in (tmp_path / "results").rglob("*.*")}
+    assert copied == {f"tiny_sweep-tiny/{name}" for name in small_sweeps.COPIED}
+    assert "focal(gamma=1)" in (tmp_path / "results/tiny_sweep-tiny/tables.csv").read_text()

@@ -257,13 +257,21 @@ class ResultTables:
         return max(abs(a - b) for a, b in zip(*means, strict=True))
 
     def optimal_ece(self, folder: str, loss: str) -> dict[str, float]:
-        """Return the ECE at the best temperature of each epoch: means over seeds and each half of the epochs."""
+        """Return the ECE at each epoch's best temperature: means over seeds and parts of the training."""
         rows = [row for row in self.rows(f"{folder}/val_optimal_ece.csv") if _short(row["line"]) == loss]
-        middle = max(int(row["epoch"]) for row in rows) / 2
-        halves = group_pairs(
-            ("first" if int(row["epoch"]) <= middle else "second", float(row["value"])) for row in rows
-        )
-        return {half: mean_of(values) for half, values in halves.items()}
+        num_epochs = max(int(row["epoch"]) for row in rows)
+
+        def part(row: Row) -> str:
+            share = int(row["epoch"]) / num_epochs
+            return "second_half" if share > 1 / 2 else "second_quarter" if share > 1 / 4 else "first_quarter"
+
+        values = group_pairs((part(row), float(row["value"])) for row in rows)
+        return {name: mean_of(part_values) for name, part_values in values.items()}
+
+    def num_above_reference(self, folder: str) -> dict[str, int]:
+        """Count the differences from cross-entropy after a calibrator, and those with a mean above it."""
+        rows = [row for row in self.select("effects.csv", study=self.study(folder)) if row["calibrator"] != "Identity"]
+        return {"all": len(rows), "above": sum(float(row["difference"]) > 0 for row in rows)}
 
     def validation_sets(self, folder: str) -> dict[int, str]:
         """Return the data sets of a sweep by the number of their validation images."""

@@ -64,17 +64,20 @@ def test_sweep_over_a_loss_parameter():
     assert drawn(drawings[scaled])["resnet8 on digits"][1] == [2.5] * 3
 
 
-def test_inverse_focal_loss_has_negative_gamma():
-    sweep_study = study(Grid(("digits",), ("resnet8",), ("cross_entropy", *FOCAL)), calibrators=("Identity",))
+@pytest.mark.parametrize("setting", ["", "detach_weight=True"])
+def test_inverse_focal_loss_has_negative_gamma(setting):
+    losses = [loss.replace(")", f", {setting})") if setting else loss for loss in FOCAL]
+    sweep_study = study(Grid(("digits",), ("resnet8",), ("cross_entropy", *losses)), calibrators=("Identity",))
+    name = f"sweep_ece_focal{'_detach_weight_True' if setting else ''}_gamma_Identity"
     drawings = {
         d.name: d
         for d in sweep_drawings(sweep_study, rows_of(sweep_study, lambda run, *_: run.loss.settings.get("gamma", 0.0)))
     }
-    x, y = drawn(drawings["sweep_ece_focal_gamma_Identity"])["resnet8 on digits"]
+    x, y = drawn(drawings[name])["resnet8 on digits"]
     assert x == [-3, -1, 0, 1, 2]
     assert y == [300, 100, 0, 100, 200]
     figure = Figure()
-    drawings["sweep_ece_focal_gamma_Identity"].draw(figure)
+    drawings[name].draw(figure)
     (ax,) = figure.axes
     assert ax.xaxis_inverted()  # focal loss on the left, as in the paper
     assert "inverse focal loss" in ax.get_xlabel()

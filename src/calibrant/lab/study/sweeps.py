@@ -194,7 +194,7 @@ def _sweep_drawing(
         for run, value in enumerate(points[x])
     ]
     ranges = "; ".join(f"{name} {_range_text(points, metric_info.text)}" for name, points in lines.items())
-    has_inverse = family.name in NEGATED_LOSSES.values() and family.parameter == "gamma" and xs[0] < 0
+    has_inverse = family.name.partition("(")[0] in NEGATED_LOSSES.values() and family.parameter == "gamma" and xs[0] < 0
     xlabel = "gamma of focal loss, below 0 of inverse focal loss" if has_inverse else family.parameter
     draw_sweep = _draw_reversed if has_inverse else plots.curves
     draw = partial(draw_sweep, arrays, x=xs, xlabel=xlabel, ylabel=textwrap.fill(description, width=32))

@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import permutations
 from pathlib import Path
@@ -243,12 +243,8 @@ class ResultTables:
 
     def sweep_table(self, folder: str) -> str:
         """Return the ECE of every loss of a sweep in percent, before and after the calibrators of Wang et al."""
-        heads = "ECE (%)", "before", "after temperature (temperature)", "after histogram binning"
-        lines = (
-            [loss, *(_mean_text(self.cell(folder, loss, after=after)) for after in ("", "T", "bins"))]
-            for loss in self.losses(folder)
-        )
-        return table_text(heads, lines)
+        columns = {"before": "", "after temperature (temperature)": "T", "after histogram binning": "bins"}
+        return self._ece_table(folder, "ECE (%)", {head: {"after": after} for head, after in columns.items()})
 
     def largest_difference(self, folder: str, repeated_folder: str, after: str) -> float:
         """Return the largest difference between the mean ECEs of two folders, over the losses of both."""
@@ -281,11 +277,16 @@ class ResultTables:
     def sizes_table(self, folder: str, after: str, heading: str) -> str:
         """Return the ECE of every loss in percent after a calibrator, by the number of validation images."""
         sizes = self.validation_sets(folder)
+        columns = {f"{size:,} images": {"after": after, "dataset": name} for size, name in sizes.items()}
+        return self._ece_table(folder, heading, columns)
+
+    def _ece_table(self, folder: str, heading: str, columns: Mapping[str, Mapping[str, str]]) -> str:
+        """Return the ECE of every loss in percent; `columns` has the names of a cell by the head of its column."""
         lines = (
-            [loss, *(_mean_text(self.cell(folder, loss, after=after, dataset=name)) for name in sizes.values())]
+            [loss, *(_mean_text(self.cell(folder, loss, **names)) for names in columns.values())]
             for loss in self.losses(folder)
         )
-        return table_text([heading, *(f"{size:,} images" for size in sizes)], lines)
+        return table_text([heading, *columns], lines)
 
     def gammas_table(self, rows: Iterable[tuple[str, str]]) -> str:
         """Return the table of focal losses beside the numbers that Mukhoti et al. print, from folders and losses."""
@@ -295,8 +296,8 @@ class ResultTables:
             before, after = (self.cell(folder, loss, after=after) for after in ("", "T"))
             papers = [italic_text(row["paper_mean"], 100) for row in (before, after)]
             temperature = italic_text(after["paper_temperature"], 1)
-            printed = f"{papers[1]} ({temperature})"
-            lines.append([LOSS_NAMES[loss], _mean_text(before), papers[0], _mean_text(after), printed])
+            paper_after = f"{papers[1]} ({temperature})"
+            lines.append([LOSS_NAMES[loss], _mean_text(before), papers[0], _mean_text(after), paper_after])
         return table_text(heads, lines)
 
     # Focal temperature scaling

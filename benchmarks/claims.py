@@ -4,10 +4,10 @@
 
 A FOLDER holds the output of a study. If it has rows.csv, with the values of every seed, differences are paired over
 networks and seeds. If it only has tables.csv, a row is tested against its reference by Student's unpaired t-test from
-the printed means and deviations, per network, as Wang et al. (2021) do. Intervals cover 90 %. p-values are corrected by
-Holm over the losses that are compared with one reference by one metric after one calibrator. Values are in percent.
-Without three seeds in all, there is no test. The metric is the first calibration error of the whole study, as its paper
-judges.
+the printed means and deviations, per data set and network, as Wang et al. (2021) do. Intervals cover 90 %. p-values are
+corrected by Holm over the losses that are compared with one reference by one metric after one calibrator. Values are in
+percent. Without three seeds in all, there is no test. The metric is the first calibration error of the whole study, as
+its paper judges.
 """
 
 import argparse
@@ -54,10 +54,14 @@ def study_of(folder: Path) -> tuple[str, set[str], set[str]]:
 
 def compared_pairs(study: str, losses: Collection[str]) -> dict[str, list[str]]:
     """Return the losses that are compared with each reference."""
-    first = {loss: losses for loss in losses if loss == "cross_entropy"}
-    names = COMPARED.get(study) or COMPARED.get(study.partition("-")[0], {})
-    named_pairs = {x: [loss for loss in losses if loss.partition("(")[0] in names[x]] for x in names if x in losses}
-    return {reference: [x for x in compared if x != reference] for reference, compared in (first | named_pairs).items()}
+    pairs = {"cross_entropy": list(losses)}
+    for reference, names in (COMPARED.get(study) or COMPARED.get(study.partition("-")[0], {})).items():
+        pairs[reference] = [loss for loss in losses if loss.partition("(")[0] in names]
+    return {
+        reference: [loss for loss in compared if loss != reference]
+        for reference, compared in pairs.items()
+        if reference in losses
+    }
 
 
 def read_cells(folder: Path) -> Iterator[dict[str, Any]]:

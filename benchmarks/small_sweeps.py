@@ -3,7 +3,8 @@
     python -m benchmarks.small_sweeps --data DATASETS [--out out] [--results docs/results]
 
 Runs the studies of `SWEEPS` in their order, below OUT/runs, whose finished runs they share. It can be interrupted and
-started again, and two processes share the work. The tables of a finished study are copied to RESULTS;
+started again, and two processes share the work. The tables of a finished study are copied to RESULTS. The figures
+there, and the numbers of Figure 4 in val_optimal_ece.csv, are copied from the output of `calibrant figures`.
 `python -m benchmarks.statements --write` then renders the page of results.
 """
 

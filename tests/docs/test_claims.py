@@ -227,12 +227,16 @@ def test_verdicts_on_focal_loss_follow_from_the_effects():
     assert all(page[3, scale].startswith("**does not hold**") for scale in ("small", "medium", "long"))
 
 
+def short(loss):
+    return loss.replace(", detach_weight=True", "")
+
+
 def significant_signs(study, calibrator, **names):
     """Return the sign of each loss's difference from its reference, 0 if it is not significant."""
     rows = [row for row in table("effects.csv") if (row["study"], row["calibrator"]) == (study, calibrator)]
     rows = [row for row in rows if row["metric"] == "ece" and all(row[key] == value for key, value in names.items())]
     return {
-        row["loss"].replace(", detach_weight=True", ""): (float(row["difference"]) > 0) - (float(row["difference"]) < 0)
+        short(row["loss"]): (float(row["difference"]) > 0) - (float(row["difference"]) < 0)
         if float(row["p"]) < 0.05
         else 0
         for row in rows
@@ -250,9 +254,12 @@ def test_verdicts_on_strengths_follow_from_the_effects():
     assert after["logit_norm(strength=0.05)"] == 1
     assert set(binned.values()) == {0}
     rows = [row for row in table("effects.csv") if row["study"] == study and row["metric"] == "ece"]
-    values = {(row["loss"].replace(", detach_weight=True", ""), row["calibrator"]): float(row["value"]) for row in rows}
-    pairs = ("cross_entropy(smoothing={})", "0.05", "0.09"), ("logit_norm(strength={})", "0.01", "0.05")
-    for name, weaker, stronger in (*pairs, ("focal(gamma={})", "1", "3")):
+    values = {(short(row["loss"]), row["calibrator"]): float(row["value"]) for row in rows}
+    for name, weaker, stronger in (
+        ("cross_entropy(smoothing={})", "0.05", "0.09"),
+        ("logit_norm(strength={})", "0.01", "0.05"),
+        ("focal(gamma={})", "1", "3"),
+    ):
         assert values[name.format(stronger), "Identity"] < values[name.format(weaker), "Identity"]
     for calibrator, sign in (WANG_TEMPERATURE, 1), ("HistogramBinning", -1):
         assert all(sign * float(row["difference"]) > 0 for row in rows if row["calibrator"] == calibrator)
@@ -261,7 +268,7 @@ def test_verdicts_on_strengths_follow_from_the_effects():
 def test_verdicts_on_the_ece_at_the_best_temperature_follow_from_the_epochs():
     parts = {}
     for row in table("wang_2021_coefficients-small/val_optimal_ece.csv"):
-        epoch, line = int(row["epoch"]), row["line"].replace(", detach_weight=True", "")
+        epoch, line = int(row["epoch"]), short(row["line"])
         parts.setdefault((line, 0 if epoch <= 7 else 1 if epoch <= 15 else 2), []).append(float(row["value"]))
     means = {key: sum(values) / len(values) for key, values in parts.items()}
     rises = {line: means[line, 1] - means[line, 0] for line, part in means if part == 0}
@@ -319,11 +326,10 @@ def test_verdicts_on_inverse_focal_loss_follow_from_the_effects():
     assert before == {"focal(gamma=3)": -1, "focal(gamma=1)": -1, inverse: 1}
     for calibrator in WANG_TEMPERATURE, "HistogramBinning":
         assert set(significant_signs(study, calibrator).values()) == {0}
-    by_gamma = ["focal(gamma=3, detach_weight=True)", "focal(gamma=1, detach_weight=True)", "cross_entropy"]
-    by_gamma.append("inverse_focal(gamma=1, detach_weight=True)")
     temperatures = {
-        row["loss"]: float(row["temperature"])
+        short(row["loss"]): float(row["temperature"])
         for row in table(f"{study}/tables.csv")
         if (row["metric"], row["calibrator"]) == ("ece", WANG_TEMPERATURE)
     }
-    assert sorted(temperatures, key=lambda loss: temperatures[loss]) == by_gamma
+    by_temperature = sorted(temperatures, key=lambda loss: temperatures[loss])
+    assert by_temperature == ["focal(gamma=3)", "focal(gamma=1)", "cross_entropy", inverse]

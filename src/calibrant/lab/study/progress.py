@@ -335,9 +335,11 @@ def train_all(
                 epochs_left[run] = run.recipe.epochs - content["epoch"]
                 speeds[run] = content["images"] / content["seconds"]
                 timings.append((run, content["seconds"]))
-            else:  # the run has ended, and other processes may have finished others
-                epochs_left = {key: n for key, n in epochs_left.items() if key != run and key not in store}
+            else:  # the run has ended
+                epochs_left.pop(run, None)
                 speeds.pop(run, None)
+            if event.kind == "done":  # meanwhile other processes may have finished others
+                epochs_left = {key: n for key, n in epochs_left.items() if key not in store}
             if event.kind == "failed" and run not in store:  # diverged networks are in the store
                 (store.partial(run) / "error.txt").write_text(content["error"])
             details = _progress_details(len(runs), epochs_left, speeds, timings)
